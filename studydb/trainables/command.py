@@ -29,7 +29,8 @@ class Command:
     Attributes:
         items: The command line as a list; see `studydb.domain.command_line` for the placeholders.
         report_regex: A regular expression whose named groups are metrics, for programs that print
-            their metrics in a form that studydb does not know.
+            their metrics in a form that studydb does not know. The group `val_loss` stands for the
+            study's metric `val/loss`.
         report_file: A file to which the program appends a JSON object for each report. In its path,
             `{trial}` is the trial's number and `{study}` the study's name; a relative path begins
             at the working directory.

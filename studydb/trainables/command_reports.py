@@ -92,7 +92,11 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
 
 
 class ReportPattern:
-    """A study's pattern for lines of output; a group has the name of a metric or of the step."""
+    """
+    A study's pattern for lines of output; a group has the name of a metric or of the step.
+
+    In the name of the study's metric, `_` replaces each character that a group's name cannot have.
+    """
 
     def __init__(self, pattern: str) -> None:
         """
@@ -104,7 +108,8 @@ class ReportPattern:
         try:
             self._pattern = re.compile(pattern)
         except re.error as cause:
-            raise InvalidSpec(f"--report-regex {pattern!r} is wrong: {cause}.") from None
+            cure = " For a metric val/loss, call the group val_loss." if "name" in cause.msg else ""
+            raise InvalidSpec(f"--report-regex {pattern!r} is wrong: {cause}.{cure}") from None
         self.names = set(self._pattern.groupindex)
         if not self.names - set(STEP_NAMES):
             raise InvalidSpec(
@@ -114,15 +119,19 @@ class ReportPattern:
 
     def check(self, metric: str) -> None:
         """Refuse a pattern without a group for the study's metric, or with one for a checkpoint."""
-        if metric not in self.names or CHECKPOINT in self.names:
+        group = _group_name(metric)
+        if group not in self.names or CHECKPOINT in self.names:
             raise InvalidSpec(
                 f"--report-regex has the groups {', '.join(sorted(self.names))}; it needs one for "
-                f"the study's metric, (?P<{metric}>…), and none called {CHECKPOINT!r}."
+                f"the study's metric, (?P<{group}>…), and none called {CHECKPOINT!r}."
             )
 
-    def read(self, line: str) -> CommandReport | None:
+    def read(self, line: str, metric: str) -> CommandReport | None:
         """
         Return the report in a line; None if the line does not match.
+
+        Args:
+            metric: The study's metric; the group `val_loss` stands for the metric `val/loss`.
 
         Raises:
             InvalidReport: A group's text is no number or, for the step, no integer.
@@ -141,7 +150,15 @@ class ReportPattern:
                 raise InvalidReport(
                     f"--report-regex found {name}={text!r}, which is no {kind}."
                 ) from None
+        group = _group_name(metric)
+        if group != metric and group in metrics:
+            metrics[metric] = metrics.pop(group)
         return read_fields(metrics)
+
+
+def _group_name(metric: str) -> str:
+    """Return the name of the group for a metric whose name a group cannot have."""
+    return re.sub(r"\W|^(?=\d)", "_", metric)
 
 
 class ReportLines:
@@ -152,8 +169,8 @@ class ReportLines:
     reports are read in each text. The pattern reads the last text of a line, which people see.
     """
 
-    def __init__(self, pattern: ReportPattern | None = None) -> None:
-        self._pattern = pattern
+    def __init__(self, pattern: ReportPattern | None = None, metric: str = "") -> None:
+        self._pattern, self._metric = pattern, metric
         self._rest = self._shown = b""
         self._skips = False
 
@@ -197,7 +214,9 @@ class ReportLines:
 
     def _read_shown(self) -> CommandReport | None:
         line, self._shown = self._shown.decode(errors="replace"), b""
-        return self._pattern.read(line) if self._pattern is not None and line else None
+        if self._pattern is None or not line:
+            return None
+        return self._pattern.read(line, self._metric)
 
 
 def _read_marked(text: bytes) -> CommandReport | None:

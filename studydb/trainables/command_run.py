@@ -135,7 +135,7 @@ class _Run:
         self, stored: StoredCommand, line: list[str], trial: CommandTrial, files: CommandFiles
     ) -> None:
         self._stored, self._line, self._trial, self._files = stored, line, trial, files
-        self._lines = ReportLines(stored.pattern)
+        self._lines = ReportLines(stored.pattern, trial.metric)
         self._ended: TrialStopped | LeaseLost | None = None
         self._sigterm_s = math.inf
         self._failed: InvalidReport | CheckpointError | None = None

@@ -18,8 +18,8 @@ from studydb.trainables.command_reports import (
 )
 
 
-def reports(*pieces, pattern=None):
-    lines = ReportLines(None if pattern is None else ReportPattern(pattern))
+def reports(*pieces, pattern=None, metric="loss"):
+    lines = ReportLines(None if pattern is None else ReportPattern(pattern), metric)
     return [report for piece in pieces for report in lines.feed(piece)] + list(lines.end())
 
 
@@ -92,6 +92,21 @@ def test_pattern_reads_named_groups_as_metrics():
     assert found == [CommandReport({"training_iteration": 2, "loss": 0.0015})]
 
 
+@pytest.mark.parametrize(
+    ("metric", "group"), [("val/loss", "val_loss"), ("acc@5", "acc_5"), ("5 acc", "_5_acc")]
+)
+def test_group_for_a_metric_that_is_no_word_has_underscores(metric, group):
+    pattern = rf"val=(?P<{group}>\S+) (?P<other_x>\S+)"
+
+    ReportPattern(pattern).check(metric)
+
+    assert reports(b"val=1 2\n", pattern=pattern, metric=metric) == [
+        CommandReport({metric: 1, "other_x": 2})
+    ]
+    with pytest.raises(InvalidSpec, match=rf"\(\?P<{group}>…\)"):
+        ReportPattern(r"(?P<val>\S+)").check(metric)
+
+
 BAR = r"loss: (?P<loss>\S+)"
 
 
@@ -118,7 +133,7 @@ def test_marked_reports_that_a_carriage_return_separates_are_all_read():
 
 
 def test_progress_bar_may_be_longer_than_a_line():
-    lines = ReportLines(ReportPattern(BAR))
+    lines = ReportLines(ReportPattern(BAR), "loss")
     piece = b"".join(b"\r%04d/9999 loss: 0.%04d" % (at, at) for at in range(1000))
 
     for _ in range(LINE_BYTES // len(piece) + 2):
@@ -131,6 +146,11 @@ def test_progress_bar_may_be_longer_than_a_line():
 def test_pattern_that_is_invalid_or_names_no_metric_is_refused(pattern):
     with pytest.raises(InvalidSpec, match="--report-regex"):
         ReportPattern(pattern)
+
+
+def test_refusal_of_a_group_that_is_named_like_a_path_says_which_name_the_group_can_have():
+    with pytest.raises(InvalidSpec, match="For a metric val/loss, call the group val_loss"):
+        ReportPattern(r"(?P<val/loss>\S+)")
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<acc>\S+)", r"(?P<loss>\S+) (?P<checkpoint>\S+)"])

@@ -415,6 +415,14 @@ def test_lines_that_match_the_pattern_are_results(stage, script, create):
     assert stage.trial().last_value == 0.25
 
 
+def test_group_with_underscores_stands_for_the_metric_of_the_study(stage, script, here):
+    command = studydb.Command([script("echo 'val 0.25'")], r"val (?P<val_loss>\S+)")
+    stage.create(command, workdir=here, space={}, metric="val/loss")
+
+    assert stage.run() == 0
+    assert stage.trial().last_value == 0.25
+
+
 def test_python_program_of_a_command_reports_like_a_function(stage, create, here):
     (here / "train.py").write_text(
         "import studydb\n"
