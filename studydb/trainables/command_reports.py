@@ -126,15 +126,16 @@ class ReportPattern:
                 f"the study's metric, (?P<{group}>…), and none called {CHECKPOINT!r}."
             )
 
-    def read(self, line: str, metric: str) -> CommandReport | None:
+    def read(self, line: str, metric: str, *, skips_texts: bool = False) -> CommandReport | None:
         """
         Return the report in a line; None if the line does not match.
 
         Args:
             metric: The study's metric; the group `val_loss` stands for the metric `val/loss`.
+            skips_texts: Whether to return None, too, if a group's text is no number.
 
         Raises:
-            InvalidReport: A group's text is no number or, for the step, no integer.
+            InvalidReport: A group's text is no number, or the step is no integer of 1 or more.
         """
         found = self._pattern.search(line)
         if found is None:
@@ -146,10 +147,17 @@ class ReportPattern:
             try:
                 metrics[name] = int(text) if name in STEP_NAMES else float(text)
             except ValueError:
+                if skips_texts:
+                    return None
                 kind = "integer" if name in STEP_NAMES else "number"
                 raise InvalidReport(
                     f"--report-regex found {name}={text!r}, which is no {kind}."
                 ) from None
+            if name in STEP_NAMES and metrics[name] < 1:
+                raise InvalidReport(
+                    f"--report-regex found {name}={text!r}, but steps count from 1. If the log "
+                    f"counts from 0, leave out the group {name}; the reports are then numbered."
+                )
         group = _group_name(metric)
         if group != metric and group in metrics:
             metrics[metric] = metrics.pop(group)
@@ -165,12 +173,17 @@ class ReportLines:
     """
     Finds the reports in the bytes of a stream.
 
+    On stderr, only the pattern finds reports, and a line whose groups are no numbers is skipped: a
+    traceback shows source code, which may look like a line of the log.
+
     A carriage return lets the next text overwrite the text before it, as in a progress bar. Marked
     reports are read in each text. The pattern reads the last text of a line, which people see.
     """
 
-    def __init__(self, pattern: ReportPattern | None = None, metric: str = "") -> None:
-        self._pattern, self._metric = pattern, metric
+    def __init__(
+        self, pattern: ReportPattern | None = None, metric: str = "", *, is_stderr: bool = False
+    ) -> None:
+        self._pattern, self._metric, self._is_stderr = pattern, metric, is_stderr
         self._rest = self._shown = b""
         self._skips = False
 
@@ -187,7 +200,7 @@ class ReportLines:
             pieces[0] = b""  # the end of a line that was too long
             self._skips = False
         for text, end in zip(pieces[::2], pieces[1::2], strict=True):
-            if (report := _read_marked(text)) is not None:
+            if (report := self._read_marked(text)) is not None:
                 self._shown = b""
                 yield report
             elif self._pattern is not None and text.strip():
@@ -205,7 +218,7 @@ class ReportLines:
         begin = b"" if self._skips else self._rest
         self._rest, self._shown, self._skips = b"", b"", True
         for mark in (_MARK, _TUNE_MARK):
-            if mark in begin:
+            if mark in begin and not self._is_stderr:
                 raise InvalidReport(
                     f"A line with {mark.decode()} has more than {LINE_BYTES} bytes (1 MiB), the "
                     "limit of a report on stdout. Save large arrays and texts with a checkpoint, "
@@ -216,17 +229,18 @@ class ReportLines:
         line, self._shown = self._shown.decode(errors="replace"), b""
         if self._pattern is None or not line:
             return None
-        return self._pattern.read(line, self._metric)
+        return self._pattern.read(line, self._metric, skips_texts=self._is_stderr)
 
-
-def _read_marked(text: bytes) -> CommandReport | None:
-    _, mark, after = text.partition(_MARK)
-    if mark:
-        return read_json(after)
-    _, mark, after = text.partition(_TUNE_MARK)
-    if not mark:
-        return None
-    report = read_json(after)
-    for name in [name for name in report.metrics if name.startswith(_TUNE_OWN)]:
-        del report.metrics[name]
-    return report
+    def _read_marked(self, text: bytes) -> CommandReport | None:
+        if self._is_stderr:
+            return None
+        _, mark, after = text.partition(_MARK)
+        if mark:
+            return read_json(after)
+        _, mark, after = text.partition(_TUNE_MARK)
+        if not mark:
+            return None
+        report = read_json(after)
+        for name in [name for name in report.metrics if name.startswith(_TUNE_OWN)]:
+            del report.metrics[name]
+        return report

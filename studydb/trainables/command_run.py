@@ -2,8 +2,9 @@
 Run the command of a trial: its process, its reports, its checkpoints and its end.
 
 The runner is the trial's process. The command is its child, in a separate process group. The
-command reports by lines on stdout, over a unix socket, or in a file. The runner gives each report
-to `trial.report`, so the promises about a function's reports hold for a command's reports, too.
+command reports by lines of its output, over a unix socket, or in a file. The runner gives each
+report to `trial.report`, so the promises about a function's reports hold for a command's reports,
+too.
 """
 
 import contextlib
@@ -136,6 +137,7 @@ class _Run:
     ) -> None:
         self._stored, self._line, self._trial, self._files = stored, line, trial, files
         self._lines = ReportLines(stored.pattern, trial.metric)
+        self._error_lines = ReportLines(stored.pattern, trial.metric, is_stderr=True)
         self._ended: TrialStopped | LeaseLost | None = None
         self._sigterm_s = math.inf
         self._failed: InvalidReport | CheckpointError | None = None
@@ -253,6 +255,7 @@ class _Run:
             for key, _events in ready:
                 key.data(key.fileobj)
         self._guarded(self._lines.end())
+        self._guarded(self._error_lines.end())
         self._read_report_file(last=True)
 
     def _read_output(self, pipe: Any) -> None:
@@ -269,6 +272,8 @@ class _Run:
         if is_stdout:
             self._warn_of_buffering(data)
             self._guarded(self._lines.feed(data))
+        elif self._stored.pattern is not None:
+            self._guarded(self._error_lines.feed(data))
 
     def _keep_tail(self, data: bytes) -> None:
         self._tail.append(data)

@@ -18,8 +18,9 @@ from studydb.trainables.command_reports import (
 )
 
 
-def reports(*pieces, pattern=None, metric="loss"):
-    lines = ReportLines(None if pattern is None else ReportPattern(pattern), metric)
+def reports(*pieces, pattern=None, metric="loss", is_stderr=False):
+    found = None if pattern is None else ReportPattern(pattern)
+    lines = ReportLines(found, metric, is_stderr=is_stderr)
     return [report for piece in pieces for report in lines.feed(piece)] + list(lines.end())
 
 
@@ -162,6 +163,19 @@ def test_pattern_must_have_a_group_for_the_metric_of_the_study_and_none_for_a_ch
 def test_text_that_the_pattern_finds_must_be_a_number():
     with pytest.raises(InvalidReport, match="no number"):
         reports(b"loss=high\n", pattern=r"loss=(?P<loss>\S+)")
+
+
+@pytest.mark.parametrize("is_stderr", [False, True])
+def test_pattern_that_finds_a_step_of_0_says_that_steps_count_from_1(is_stderr):
+    with pytest.raises(InvalidReport, match=r"step='0', but steps count from 1\. .*leave out"):
+        reports(b"0: 1.5\n", pattern=r"(?P<step>\d+): (?P<loss>\S+)", is_stderr=is_stderr)
+
+
+def test_on_stderr_only_the_pattern_finds_reports_and_texts_are_no_reports():
+    output = b'[studydb] {"loss": 1}\n  print(f"loss: {loss}")\nloss: 0.5\n[studydb] x\n'
+
+    assert reports(output, pattern=BAR, is_stderr=True) == [CommandReport({"loss": 0.5})]
+    assert reports(output, is_stderr=True) == []
 
 
 def test_report_from_a_python_command_sends_numpy_values_as_json_numbers(

@@ -415,6 +415,20 @@ def test_lines_that_match_the_pattern_are_results(stage, script, create):
     assert stage.trial().last_value == 0.25
 
 
+def test_lines_on_stderr_that_match_the_pattern_are_results(stage, create, here):
+    (here / "train.py").write_text(
+        "import logging\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "logging.info('error=0.5')\n"
+        "logging.info('error=0.25')\n"
+    )
+    create(sys.executable, "train.py", regex=r"error=(?P<error>\S+)")
+
+    assert stage.run() == 0
+    assert stage.steps() == [1, 2]
+    assert stage.trial().last_value == 0.25
+
+
 def test_group_with_underscores_stands_for_the_metric_of_the_study(stage, script, here):
     command = studydb.Command([script("echo 'val 0.25'")], r"val (?P<val_loss>\S+)")
     stage.create(command, workdir=here, space={}, metric="val/loss")
