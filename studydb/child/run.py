@@ -171,8 +171,11 @@ class _TrialProcess:
     def _serve_one(self) -> Ended:
         frame = self._channel.receive()
         assert frame is not None
-        ended = self._attempt(read_job(frame))
-        if ended.failure is not None:
+        job = read_job(frame)
+        ended = self._attempt(job)
+        # The failure of a command holds the last lines of the output, which the log has already.
+        is_command = job.to_import.trainable.kind == TrainableKind.COMMAND
+        if ended.failure is not None and not (is_command and ended.end is End.FAILED):
             sys.stderr.write(ended.failure.traceback)
         (settle_streams if ended.kept else flush_streams)()
         self._channel.send(write(ended))

@@ -177,6 +177,14 @@ def test_failure_shows_the_last_lines_of_the_output(stage, script, create):
     assert attempt.traceback.splitlines() == [f"line {n}" for n in range(11, 31)]
 
 
+def test_logs_show_the_output_of_a_failed_command_once(stage, script, create):
+    create(script("echo to-stdout; echo to-stderr >&2; exit 3"))
+
+    stage.run()
+
+    assert sorted(stage.command("logs", "staged", "0").split()) == ["to-stderr", "to-stdout"]
+
+
 @pytest.mark.parametrize("code", [130, 143, 75])
 def test_exit_code_130_143_or_75_gives_the_trial_back_without_a_failure_or_a_loss(
     stage, script, create, code
