@@ -89,7 +89,7 @@ def read_arguments(arguments: "Sequence[str]") -> "dict[str, Any]":
 
     Raises:
         ValueError: The words are not a report; for example, one of them is neither METRIC=VALUE
-            nor a known option. The error's message is for people.
+            nor a known option, or a name is given twice. The error's message is for people.
     """
     message: dict[str, Any] = {}
     words = iter(arguments)
@@ -102,17 +102,24 @@ def read_arguments(arguments: "Sequence[str]") -> "dict[str, Any]":
             text = word[7:] if word != "--step" else next(words, "")
             if not text.isdecimal():
                 raise ValueError(f"--step is {text!r}; give the number of the step.")
-            message["training_iteration"] = int(text)
+            _add(message, "training_iteration", int(text))
         else:
             name, equals, text = word.partition("=")
             if not equals or not name or name.startswith("-"):
                 raise ValueError(f"{word!r} is not METRIC=VALUE. See `studydb report --help`.")
             if name == "checkpoint":
                 raise ValueError("A metric cannot be called checkpoint; --save saves a checkpoint.")
-            message[name] = _value(text)
+            _add(message, name, _value(text))
     if not message.keys() - {"checkpoint", "training_iteration"}:
         raise ValueError("Give at least one metric, such as error=0.1.")
     return message
+
+
+def _add(message: "dict[str, Any]", name: str, value: "Any") -> None:
+    if name in message:
+        what = "The step" if name == "training_iteration" else f"Metric {name!r}"
+        raise ValueError(f"{what} is given twice. Give each value once in a report.")
+    message[name] = value
 
 
 def as_json(message: "Mapping[str, str | float]") -> str:

@@ -30,7 +30,25 @@ if TYPE_CHECKING:
     from studydb.trainables import Command
 
 
-@click.command()
+class _WithCommand(click.Command):
+    """A command that refuses `--` with nothing after it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        refuse_empty_command(ctx, args)
+        return super().parse_args(ctx, args)
+
+
+def refuse_empty_command(ctx: click.Context, args: Sequence[str]) -> None:
+    """Refuse a command line whose first `--` is its last word."""
+    if "--" in args and args.index("--") == len(args) - 1:
+        raise click.UsageError(
+            "The command after `--` is empty. Write the program that trains a trial, or leave "
+            "`--` out.",
+            ctx,
+        )
+
+
+@click.command(cls=_WithCommand)
 @study_argument
 @click.argument("command", nargs=-1, metavar="[-- COMMAND…]")
 @click.option(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from studydb.cli.create import read_code
+from studydb.cli.create import read_code, refuse_empty_command
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, TrialWord, storage_option, study_argument
 from studydb.domain.errors import UsageError
@@ -24,6 +24,7 @@ class _WithCommand(click.Command):
     """A command whose `ctx.obj` is the list of the words after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        refuse_empty_command(ctx, args)
         end = args.index("--") if "--" in args else len(args)
         ctx.obj = args[end + 1 :]
         return super().parse_args(ctx, args[:end])

@@ -30,6 +30,7 @@ INVALID = [
     ((*CREATE, "--param", "lr=uniform(0,1)", "--param", "lr=3"), "'lr' is given twice"),
     ((*CREATE, "--param", "lr=nan"), "lr=nan"),
     ((*CREATE, "--param", "lr=__import__('os')"), "There is no distribution '__import__'"),
+    ((*CREATE, "--"), "The command after `--` is empty. Write the program that trains a trial"),
     ((*CREATE, "--space", "none.json"), "Cannot read 'none.json': No such file or directory"),
     ((*CREATE, "--scheduler", "ASHA(max_t="), "Cannot read 'ASHA(max_t='"),
     (
@@ -262,6 +263,7 @@ REFUSED = [
     (("enqueue", "digits", "epochs=3"), 2, "is the constant 27 in this study, not 3"),
     (("extend", "digits", "--trials", "0"), 2, "1 trial or more, not by 0"),
     (("extend", "endless", "--trials", "5"), 1, "so there is no number to raise"),
+    (("set", "digits", "max_steps=9", "--"), 2, "The command after `--` is empty"),
     (WORKER, 1, "has no trainable: its trials are run by the user's own program"),
     (CREATE, 1, "A study 'digits' already exists in {url}. Choose another name"),
     ((*CREATE, "--if-not-exists"), 1, "Study 'digits' exists with another metric"),

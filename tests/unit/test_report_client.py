@@ -39,6 +39,20 @@ def test_words_true_and_false_become_booleans_and_other_words_stay_texts():
 
 @pytest.mark.parametrize(
     "arguments",
+    [
+        ["error=1", "error=2"],
+        ["error=1", "error=1"],
+        ["error=1", "--step", "1", "--step=2"],
+        ["error=1", "training_iteration=1", "--step=1"],
+    ],
+)
+def test_name_that_is_given_twice_is_refused(arguments):
+    with pytest.raises(ValueError, match="is given twice"):
+        read_arguments(arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments",
     [["error"], ["=1"], ["-x=1"], ["error=1", "--step", "x"], [], ["error=1", "checkpoint=x"]],
 )
 def test_arguments_that_are_no_report_are_refused(arguments):

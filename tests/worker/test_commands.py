@@ -97,6 +97,7 @@ def test_exit_code_of_studydb_report_tells_the_command_what_to_do(stage, script,
             'studydb report error=one; echo "$?" >> "$1/codes"\n'
             'studydb report error=9 done=no; echo "$?" >> "$1/codes"\n'
             'studydb report error=9 done=false flag=true; echo "$?" >> "$1/codes"\n'
+            'studydb report error=1 error=2; echo "$?" >> "$1/codes"\n'
             'studydb report error 1; echo "$?" >> "$1/codes"\n'
             'studydb report error=1 --save; echo "$?" >> "$1/codes"\n'
             'studydb report error=0.1; echo "$?" >> "$1/codes"\n'
@@ -107,7 +108,7 @@ def test_exit_code_of_studydb_report_tells_the_command_what_to_do(stage, script,
 
     assert stage.run() == 0
 
-    assert (stage.folder / "codes").read_text().split() == ["0", "2", "2", "0", "2", "2", "10"]
+    assert (stage.folder / "codes").read_text().split() == ["0", "2", "2", "0", "2", "2", "2", "10"]
     assert stage.steps() == [1, 2, 3]
     assert (stage.trial().state, stage.trial().reason) == ("TERMINATED", "RULE_STOPPED")
 
