@@ -5,6 +5,7 @@ The keys are those of https://docs.wandb.ai/models/sweeps/define-sweep-configura
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ _NO_END = 10**9
 
 _MOST_MULTIPLES = 100
 """With more values than that, `q_uniform` becomes `quniform`, which draws doubles."""
+
+_NUMBERS = ("min", "max", "q")
+_EXPONENT = re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+")
 
 _IGNORED = {"name", "description", "project", "entity", "version", "$schema"}
 _READ = {"program", "method", "metric", "parameters", "early_terminate", "command", "run_cap"}
@@ -111,10 +115,26 @@ def _leaf(spec: Mapping[str, Any], name: str) -> Any:
         )
     kind = spec["distribution"] if "distribution" in spec else _implied(spec, name)
     read = _DISTRIBUTIONS[_one_of(kind, _DISTRIBUTIONS, f"{name}.distribution")]
+    _check_numbers(spec, name)
     try:
         return read(spec)
     except KeyError as missing:
         raise InvalidSpec(f"Parameter {name!r} lacks {missing}.") from None
+    except (InvalidSpec, TypeError, ValueError, ArithmeticError) as error:
+        raise InvalidSpec(f"Parameter {name!r}: {error}") from None
+
+
+def _check_numbers(spec: Mapping[str, Any], name: str) -> None:
+    for key in _NUMBERS:
+        value = spec.get(key)
+        if isinstance(value, str):
+            cure = "Write a number."
+            if _EXPONENT.fullmatch(value):
+                cure = (
+                    "In YAML a number with an exponent needs a point and a sign: write 1.0e-5, not "
+                    "1e-5."
+                )
+            raise InvalidSpec(f"Parameter {name!r}: YAML reads {key}, {value!r}, as a text. {cure}")
 
 
 def _implied(spec: Mapping[str, Any], name: str) -> str:

@@ -107,9 +107,20 @@ def test_hyperband_of_a_sweep_file_becomes_asha_with_the_same_decision_steps(swe
         ("program: x\n1: 2", "'1'"),
         (
             "program: x\nparameters: {a: {distribution: log_uniform, min: 0, max: 1000}}",
-            "range error",
+            "Parameter 'a': math range error",
         ),
-        ("program: x\nparameters: {a: {min: 1e-4, max: 1}}", "is '1e-4'; it must be a number"),
+        (
+            "program: x\nparameters: {a: {min: 1e-4, max: 1}}",
+            r"Parameter 'a': YAML reads min, '1e-4', as a text\. .* write 1\.0e-5, not 1e-5",
+        ),
+        (
+            "program: x\nparameters: {a: {min: 0, max: one}}",
+            "Parameter 'a': YAML reads max, 'one', as a text. Write a number",
+        ),
+        (
+            "program: x\nparameters: {a: {min: 1, max: [2]}}",
+            r"Parameter 'a': .* is \[2\]; it must be a number",
+        ),
         ("program: x\nearly_terminate: {type: median}", "early_terminate.type"),
         ("program: x\nearly_terminate: {type: hyperband}", "neither min_iter nor max_iter"),
     ],
