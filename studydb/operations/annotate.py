@@ -90,4 +90,7 @@ def read_notes(
     """
     with database.begin(write=False) as txn:
         trial_id = None if number is None else existing_trial(txn, study, number).id
-        return notes.newest(txn, study_id=study.id, trial_id=trial_id, limit=limit)
+        found = notes.newest(txn, study_id=study.id, trial_id=trial_id, limit=limit)
+        if not found:
+            studies.check_exists(txn, study_id=study.id)
+        return found

@@ -8,10 +8,13 @@ from studydb.domain.listed_rows import ListedResult, ListedTrial, PagedResult
 from studydb.domain.records import Study
 from studydb.operations.reads import existing_trial, trial_spans
 from studydb.operations.summing import pages, reader
-from studydb.store import results, view_rows
+from studydb.store import results, studies, view_rows
 
 TRIALS_PER_PAGE = 5_000
 RESULTS_PER_PAGE = 10_000
+
+FIRST_POSITION = (0, 0, 0)
+"""The trial's id, the attempt and the step after which the first page of results begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ def trial_pages(
     """
     with database.begin(write=False, snapshot=True) as txn:
         next_number = view_rows.next_number(txn, study_id=study.id)
+        if next_number == 0:
+            studies.check_exists(txn, study_id=study.id)
         for first in range(0, next_number, TRIALS_PER_PAGE):
             end = first + TRIALS_PER_PAGE
             page = view_rows.trial_page(txn, study_id=study.id, first=first, end=end)
@@ -94,7 +99,7 @@ def result_pages(
     Args:
         invalidated: Whether to read the results of invalidated trials, too.
     """
-    position = (0, 0, 0)
+    position = FIRST_POSITION
     with database.begin(write=False, snapshot=True) as txn:
         while page := view_rows.result_page(
             txn, study_id=study.id, after=position, limit=RESULTS_PER_PAGE
@@ -103,3 +108,5 @@ def result_pages(
             position = (page[-1].trial_id, page[-1].attempt, page[-1].step)
             if len(page) < RESULTS_PER_PAGE:
                 return
+        if position == FIRST_POSITION:
+            studies.check_exists(txn, study_id=study.id)

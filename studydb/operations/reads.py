@@ -1,7 +1,9 @@
 """
 Read what people look up: studies, trials, attempts, errors, rungs and checkpoints.
 
-A function that takes a trial's number raises UnknownTrial if the study has no such trial.
+A function that takes a trial's number raises UnknownTrial if the study has no such trial. What an
+open handle of a study reads raises UnknownStudy if the study was deleted. Only a read that finds
+nothing asks whether the study exists, so that other reads send no statement more.
 """
 
 import shlex
@@ -36,6 +38,7 @@ from studydb.store import (
     ranking,
     results,
     rung_listing,
+    studies,
     trials,
     view_rows,
 )
@@ -110,7 +113,11 @@ def list_trials(
 ) -> list[TrialRow]:
     """Read a study's trials, ordered by number."""
     with database.begin(write=False, single=True) as txn:
-        return trials.listing(txn, study_id=study.id, state=state, limit=limit)
+        found = trials.listing(txn, study_id=study.id, state=state, limit=limit)
+    if not found:
+        with database.begin(write=False, single=True) as txn:
+            studies.check_exists(txn, study_id=study.id)
+    return found
 
 
 def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[TrialRow]:
@@ -122,6 +129,8 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
     """
     with database.begin(write=False, snapshot=True) as txn:
         found = ranking.best(txn, study_id=study.id, limit=limit)
+        if not found:
+            studies.check_exists(txn, study_id=study.id)
     if not found:
         raise NoResults(
             f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet; NaN "
@@ -135,6 +144,8 @@ def errors(database: Database, study: Study) -> dict[int, str]:
     """Read why each trial in ERROR has failed; the keys are the trials' numbers, ascending."""
     with database.begin(write=False) as txn:
         found = view_rows.errors(txn, study_id=study.id)
+        if not found:
+            studies.check_exists(txn, study_id=study.id)
     return {
         one.number: str(one.reason) if one.type is None else f"{one.type}: {one.message or ''}"
         for one in found
@@ -157,6 +168,7 @@ def number_of(database: Database, study: Study, name: str) -> int:
     with database.begin(write=False) as txn:
         found = trials.named(txn, study_id=study.id, name=name)
         if found is None:
+            studies.check_exists(txn, study_id=study.id)
             known = trials.some_names(txn, study_id=study.id, limit=MOST_NAMES)
             raise UnknownTrial(
                 f"Study {study.name!r} has no trial named {name!r}.{did_you_mean(name, known)} "
@@ -169,6 +181,7 @@ def existing_trial(txn: Txn, study: Study, number: int, *, lock: bool = False) -
     """Find a trial of a study within a transaction; `lock` locks its row."""
     trial = trials.find(txn, study_id=study.id, number=number, lock=lock)
     if trial is None:
+        studies.check_exists(txn, study_id=study.id)
         raise unknown_trial(txn, number, study_id=study.id, study_name=study.name)
     return trial
 

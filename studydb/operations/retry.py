@@ -39,6 +39,8 @@ def selected(database: Database, study: Study, selection: Selection) -> list[int
             limit=10 * MOST,
         ):
             numbers += page
+        if not numbers:
+            studies.check_exists(txn, study_id=study.id)
     return numbers
 
 

@@ -79,6 +79,7 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
     if trial is None:
+        studies.check_exists(txn, study_id=study.id)
         raise unknown_trial(txn, start.number, study_id=start.study_id, study_name=start.study_name)
     found, source_id = _pinned(txn, start, trial_id=trial.id, newest_id=trial.checkpoint_id)
     lock_studies(txn, study, source_ids=[source_id], others={start.study_id: start.study_name})
