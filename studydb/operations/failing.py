@@ -4,7 +4,7 @@ import shlex
 
 from studydb.db import Database
 from studydb.domain.life.decisions import DecidedBy
-from studydb.domain.records import LastError, Study
+from studydb.domain.records import LastError, Study, TrainableKind
 from studydb.domain.text.display import visible
 from studydb.operations.study_progress import StudyProgress
 from studydb.store import events
@@ -21,7 +21,7 @@ def describe_failure(database: Database, study: Study, progress: StudyProgress) 
     error, name = last_error(database, study), shlex.quote(study.name)
     if progress.pause_reason is not None:
         why = f"Study {study.name!r} has paused itself: {visible(progress.pause_reason)}"
-        cure = f"Correct the cause, then `studydb resume {name}`."
+        cure = f"{_correction(study, progress)}, then `studydb resume {name}`."
         if progress.paused_by is DecidedBy.GUARD:
             cure += " (--no-guard or guard=False at a study's creation prevents such a pause.)"
     else:
@@ -32,6 +32,20 @@ def describe_failure(database: Database, study: Study, progress: StudyProgress) 
         )
         more = "enqueue trials" if study.num_trials is None else "give the study more trials"
         command = "enqueue" if study.num_trials is None else "extend"
-        cure = f"Correct the cause, and {more} (`{command}`), or create the study anew."
+        correction = _correction(study, progress)
+        cure = f"{correction}, and {more} (`{command}`), or create the study anew."
     details = f" Details: `studydb show {name} {error.number}`." if error else ""
     return f"{why.rstrip('.')}.{details} {cure}"
+
+
+def _correction(study: Study, progress: StudyProgress) -> str:
+    """Say what to correct; a study that keeps a copy of the trainable's code needs a new copy."""
+    trainable = study.trainable
+    if trainable is None or trainable.kind not in (TrainableKind.PICKLE, TrainableKind.BOUND):
+        return "Correct the cause"
+    if progress.paused_by not in (None, DecidedBy.GUARD, DecidedBy.FAIL_FAST):
+        return "Correct the cause"  # it is in other code, which workers import
+    return (
+        "Correct the cause, give the study the corrected code (the study keeps a copy) by "
+        "`study.set(trainable=train)` or `create_study(…, load_if_exists=True)`"
+    )

@@ -4,12 +4,15 @@ A study with `fail_fast` pauses itself at a failure, or at a loss that ends a tr
 Its running trials pause, too. After the study is resumed, the next failure pauses it again.
 """
 
+from dataclasses import replace
+
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, run_together
 
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State, Status
+from studydb.domain.records import Trainable, TrainableKind
 from studydb.operations import control
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover
@@ -103,3 +106,17 @@ def test_explanation_of_the_pause_does_not_offer_the_option_no_guard(database):
 
     assert "has paused itself: fail_fast is set, and trial 0 has failed: MissingFile" in text
     assert "--no-guard" not in text
+
+
+@pytest.mark.parametrize("kind", TrainableKind)
+def test_explanation_asks_for_new_code_first_if_the_study_keeps_a_copy_of_the_code(database, kind):
+    worker = failing_fast(database)
+    worker.take().finish(outcome=Reason.FAILED, failure=CAUSE)
+    study = replace(worker.study, trainable=Trainable("", kind, "train", "/", "3.11"))
+
+    text = describe_failure(database, study, read_progress(database, study))
+
+    keeps_copy = kind in (TrainableKind.PICKLE, TrainableKind.BOUND)
+    assert ("by `study.set(trainable=train)` or" in text) is keeps_copy
+    assert ("Correct the cause, then `studydb resume" in text) is not keeps_copy
+    assert f"then `studydb resume {study.name}`." in text
