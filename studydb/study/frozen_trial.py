@@ -127,7 +127,13 @@ class Checkpoint:
         return named if newest else replace(named, step=self.step, checkpoint_id=self._row.id)
 
     def fetched(self, target: Path) -> Restored:
-        """Read and verify the bytes; a directory is copied to `target`, which must not exist."""
+        """
+        Read and verify the bytes; a directory is copied to `target`, which must not exist.
+
+        Raises:
+            CheckpointError: The checkpoint is missing or damaged, no key of yours signed it, or
+                this host cannot reach the store or write the copy.
+        """
         row, database = self._row, self._database
         self._verify()
         data = None
@@ -144,7 +150,18 @@ class Checkpoint:
             data=data,
             stores=database.locations.checkpoint_stores(study),
         )
-        return fetch(what, target=target, cache=open_cache(cache_size_bytes()))
+        try:
+            return fetch(what, target=target, cache=open_cache(cache_size_bytes()))
+        except OSError as cause:
+            if cause.errno is None:  # the store's own text says what is wrong, and what to do
+                raise CheckpointError(str(cause)) from cause
+            raise self._unreadable(cause) from cause
+
+    def _unreadable(self, cause: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"The checkpoint of trial {self._trial.number} at step {self.step} cannot be read or "
+            f"copied on this host: {cause}."
+        )
 
     def _verify(self) -> None:
         """Refuse a checkpoint that no key of yours signed, because reading it can run code."""

@@ -7,7 +7,7 @@ from harness.arrange import rows
 from harness.kept_checkpoints import files_below
 
 import studydb
-from studydb.domain.errors import HostError
+from studydb.domain.errors import CheckpointError, HostError
 
 
 def train(trial, *, until):
@@ -99,3 +99,37 @@ def test_first_save_makes_the_folder_of_the_study_in_a_new_store(
 
     assert [len(files_below(tmp_path / name)) for name in "ab"] == [1, 1]
     assert study.trial(0).checkpoint.to_dict() == {"count": 2}
+
+
+@pytest.mark.parametrize("is_dict", [True, False])
+def test_reading_a_checkpoint_on_a_host_without_the_store_raises_checkpoint_error(
+    create_study, storage_url, tmp_path, is_dict
+):
+    store = tmp_path / "store"
+    study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(store))
+    (saved := tmp_path / "saved").mkdir()
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"count": 1} if is_dict else saved)
+    store.rename(tmp_path / "unmounted")
+    checkpoint = study.trial(0).checkpoint
+
+    with pytest.raises(CheckpointError, match=r"does not exist on this host\. Mount it"):
+        _ = checkpoint.to_dict() if is_dict else checkpoint.path
+    with pytest.raises(CheckpointError, match=r"does not exist on this host\. Mount it"):
+        checkpoint.export(tmp_path / "exported")
+
+
+def test_reading_a_checkpoint_that_this_host_may_not_read_raises_checkpoint_error(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    def refused(*given, **options):
+        raise PermissionError(13, "Permission denied", "weights")
+
+    study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "a"))
+    with study.ask() as trial:
+        train(trial, until=1)
+    monkeypatch.setattr("studydb.study.frozen_trial.fetch", refused)
+
+    cause = r"of trial 0 at step 1 cannot be read or copied on this host: .*Permission denied"
+    with pytest.raises(CheckpointError, match=cause):
+        study.trial(0).checkpoint.to_dict()
