@@ -1,10 +1,12 @@
 """The trials that `Study` returns, and their checkpoints, whose bytes can be read."""
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +23,7 @@ from studydb.operations.restore import kept, newest, restore
 from studydb.operations.start_checkpoints import FromTrial
 from studydb.settings import SIGNING_KEY, cache_size_bytes, expanded, load_keyring
 from studydb.study.storage import read_patiently
+from studydb.temporary import TemporaryDirectory, remove_abandoned
 
 DICT_FILE = "checkpoint.pkl"
 """The name of the file that `export` writes for a dict."""
@@ -73,9 +76,7 @@ class Checkpoint:
         if self.kind == CheckpointKind.DICT:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
         if self._copy is None or not self._copy.exists():
-            place = tempfile.mkdtemp(prefix="studydb-checkpoint-")
-            atexit.register(shutil.rmtree, place, ignore_errors=True)
-            self._copy = self.export(Path(place) / "checkpoint")
+            self._copy = self.export(_new_place() / "checkpoint")
         return self._copy
 
     def export(self, target: str | Path) -> Path:
@@ -244,6 +245,33 @@ class FrozenTrial(records.TrialRow):
             (self._score(one.value), one) for one in self.checkpoints if one.value is not None
         ]
         return min(valued, key=lambda each: each[0])[1] if valued else self.checkpoint
+
+
+@cache
+def _folder_of(pid: int) -> TemporaryDirectory:
+    """Make the directory for the copies of a process; a later process removes it after a kill."""
+    remove_abandoned()
+    folder = TemporaryDirectory()
+    atexit.register(_remove, folder, pid)
+    return folder
+
+
+def _remove(folder: TemporaryDirectory, pid: int) -> None:
+    if os.getpid() == pid:  # a fork inherits the call, but its parent needs the directory
+        folder.remove()
+
+
+def _new_place() -> Path:
+    """Make a directory for a copy within the one directory of this process."""
+    try:
+        if not Path(_folder_of(os.getpid()).path).is_dir():  # it was deleted
+            _folder_of.cache_clear()
+        return Path(tempfile.mkdtemp(prefix="checkpoint-", dir=_folder_of(os.getpid()).path))
+    except OSError as cause:
+        raise CheckpointError(
+            f"No directory can be made for a copy of the checkpoint: {cause}. Free space there, or "
+            "set TMPDIR to another directory, and start this process again."
+        ) from cause
 
 
 _FIELDS = tuple(each.name for each in fields(records.TrialRow))

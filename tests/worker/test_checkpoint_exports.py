@@ -1,9 +1,11 @@
 """Reading and exporting checkpoints; one that no key of the user has signed is not opened."""
 
+import os
 import pickle
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from harness.turns import sqlite_alone
 from studydb.__main__ import main
 from studydb.db.schema import checkpoint as checkpoint_table
 from studydb.domain.errors import CheckpointError, UnknownTrial
+from studydb.temporary import remove_abandoned
 
 storage_url = sqlite_alone
 
@@ -82,6 +85,41 @@ def test_path_of_a_checkpoint_is_a_private_copy_that_is_deleted_at_exit(saved, t
     assert not Path(ran.stdout.strip()).exists()
     stored = saved.study.best_trial.checkpoint.export(tmp_path / "again")
     assert not (stored / "mine.txt").exists()
+
+
+@pytest.mark.parametrize("saved", ["saving:as_directory"], indirect=True)
+def test_copy_of_a_checkpoint_that_a_killed_process_has_left_is_removed(
+    saved, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    script = (
+        "import os, signal, studydb, sys\n"
+        "checkpoint = studydb.load_study('staged', storage=sys.argv[1]).best_trial.checkpoint\n"
+        "print(checkpoint.path, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+
+    ran = subprocess.run(
+        [sys.executable, "-c", script, saved.storage],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    left = Path(ran.stdout.strip())
+    assert left.is_dir()
+    remove_abandoned()
+
+    assert not left.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("saved", ["saving:as_directory"], indirect=True)
+def test_path_of_a_checkpoint_is_copied_again_if_the_copies_were_deleted(saved):
+    first = saved.study.best_trial.checkpoint.path
+    shutil.rmtree(first.parents[1])
+
+    assert (saved.study.best_trial.checkpoint.path / "deep" / "model.txt").is_file()
 
 
 def test_dict_checkpoint_has_no_path_and_directory_checkpoint_has_no_dict(saved):
