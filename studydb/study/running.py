@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from studydb.analysis.overview_text import problem_text
 from studydb.db import Database
 from studydb.domain.errors import NoResults, StorageTransient, StudydbError, StudyFailed
-from studydb.domain.life.states import State, Status
+from studydb.domain.life.states import Status
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.domain.text.display import counted, visible
@@ -42,12 +42,14 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     study = replace(study, name=read_patiently(lambda: current_name(database, study)))
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
         return checked(database, study, progress)
+    known = _errors(database, study, progress.counts)
     display = ProgressLine(study.name, study.objective)
+    watch = _Watch(database, study, display, n_errors=len(known))
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
     try:
         with closing(display), team:
             try:
-                _Watch(database, study, display).until_ended(team)
+                watch.until_ended(team)
             except KeyboardInterrupt:
                 display.show_message(RELEASING)
                 raise
@@ -61,8 +63,8 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     if progress.limit_reached is not None:
         display.show_message(f"The study has stopped itself: its {progress.limit_reached}.")
     counts = checked(database, study, progress)
-    if counts.error:
-        display.show_message(_describe_errors(database, study, counts.error))
+    if new := {n: why for n, why in _errors(database, study, counts).items() if n not in known}:
+        display.show_message(_describe_errors(study, new))
     return counts
 
 
@@ -90,11 +92,16 @@ def full_url(database: Database) -> str:
 
 
 class _Watch:
-    def __init__(self, database: Database, study: Record, display: "ProgressLine") -> None:
+    """Shows the progress of a run, and the errors of trials that are new since its start."""
+
+    def __init__(
+        self, database: Database, study: Record, display: "ProgressLine", *, n_errors: int
+    ) -> None:
         self._database, self._study, self._display = database, study, display
         self._began_s = time.monotonic()
         self._was_paused = self._is_away = False
-        self._n_errors = 0
+        self._n_errors = n_errors
+        self._last_error = read_patiently(lambda: last_error(database, study))
         self._shown_error = ""
         self._error_due_s = 0.0
 
@@ -147,7 +154,10 @@ class _Watch:
 
     def _show_last_error(self) -> None:
         error = last_error(self._database, self._study)
-        if error is not None and error.summary != self._shown_error:
+        if error is None or error == self._last_error:
+            return
+        self._last_error = error
+        if error.summary != self._shown_error:
             self._shown_error = error.summary
             self._display.show_message(f"trial {error.number} failed: {error.summary}")
 
@@ -164,12 +174,15 @@ class _Watch:
             return False
 
 
-def _describe_errors(database: Database, study: Record, n_errors: int) -> str:
-    first = reads.list_trials(database, study, state=State.ERROR, limit=1)[0]
-    last = reads.trial_attempts(database, study, first.number)[-1]
-    why = f"{last.error_type or last.reason}: {last.error_message or ''}".splitlines()[0]
+def _errors(database: Database, study: Record, counts: Counts) -> dict[int, str]:
+    """Read why each trial in ERROR has failed, by the trials' numbers, ascending."""
+    return read_patiently(lambda: reads.errors(database, study)) if counts.error else {}
+
+
+def _describe_errors(study: Record, errors: dict[int, str]) -> str:
+    number, why = next(iter(errors.items()))
     return (
-        f"{counted(n_errors, 'trial')} of {study.name!r} ended with an error, "
-        f"trial {first.number} with {why}\n"
-        f"Details: studydb show {shlex.quote(study.name)} {first.number}"
+        f"{counted(len(errors), 'trial')} of {study.name!r} ended with an error, "
+        f"trial {number} with {why.splitlines()[0]}\n"
+        f"Details: studydb show {shlex.quote(study.name)} {number}"
     )

@@ -293,6 +293,27 @@ def test_run_prints_the_errors_of_trials_when_it_ends(create, capfd):
 
 
 @on_sqlite
+def test_run_prints_only_the_errors_of_trials_that_failed_in_this_run(create, capfd):
+    study = create("misbehaving:raises_unless_first", n_trials=3)
+    study.run(workers=1)
+    capfd.readouterr()
+
+    study.extend(num_trials=1)
+    study.run(workers=1)
+    with_failure = capfd.readouterr().err
+    study.set(trainable="obedient:one_step", workdir=TRAINABLES)
+    study.extend(num_trials=1)
+    counts = study.run(workers=1)
+    without_failure = capfd.readouterr().err
+
+    assert (counts.error, counts.terminated) == (3, 2)
+    assert "trial 2 failed" not in with_failure
+    assert "1 trial of 'digits' ended with an error, trial 3 with ValueError" in with_failure
+    assert "error, trial" not in without_failure
+    assert "failed:" not in without_failure
+
+
+@on_sqlite
 def test_run_raises_the_error_of_a_worker_that_cannot_start(create, monkeypatch):
     study = create("obedient:one_step")
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
