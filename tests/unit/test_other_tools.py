@@ -67,6 +67,8 @@ def test_no_name_of_studydb_is_listed_as_a_name_of_another_tool():
         ("direction", 'mode="min"'),
         ("n_jobs", "max_concurrent=N"),
         ("metrics", "Did you mean 'metric'?"),
+        ("exist_ok", "load_if_exists=True"),
+        ("if_exists", "Did you mean 'load_if_exists'?"),
         ("colour", "it takes name, trainable, metric, mode, space"),
     ],
 )

@@ -97,8 +97,10 @@ class Real(Domain):
 
     def _check(self) -> None:
         for name in self.arguments():
-            number = plain(getattr(self, name), subject=f"The {name} of {self.kind}")
-            object.__setattr__(self, name, float(number))
+            given, subject = getattr(self, name), f"The {name} of {self.kind}"
+            if not isinstance(given, int) and is_number(given) and not math.isfinite(given):
+                raise InvalidSpec(f"{subject} is {given}; it must be a finite number.")
+            object.__setattr__(self, name, float(plain(given, subject=subject)))
         _check_order(self)
 
     def contains(self, value: Any) -> bool:

@@ -57,7 +57,7 @@ _WORDS_BY_TRANSLATION = {
     "the first argument of create_study and load_study: the study's name": "study_name",
     "a study: create_study, `studydb create NAME`": "experiment exp",
     "searcher=RandomSearch(seed=0)": "seed random_state",
-    "load_if_exists=True of create_study, or load_study(NAME)": "resume restore",
+    "load_if_exists=True of create_study, or load_study(NAME)": "resume restore exist_ok exists_ok",
     "create_study(…), then study.run(workers=2)": "tuner",
     "max_failures=N of create_study: exceptions that a trial survives": (
         "catch max_retries failureconfig failure_config"
