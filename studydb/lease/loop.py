@@ -1,50 +1,38 @@
 """The own loop: a user's process that asks for trials and runs these trials itself."""
 
-import atexit
-import os
 import shlex
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from uuid import uuid4
 
-from studydb.db import connect
-from studydb.domain.errors import LeaseLost, StudydbError, StudyFailed
+from studydb.db import Database
+from studydb.domain.errors import LeaseLost, StudyFailed
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
 from studydb.domain.resources import UNLIMITED, Capacity
-from studydb.domain.roles import Role
 from studydb.domain.user_warnings import warn_user
 from studydb.lease.acquire import Acquirer
-from studydb.lease.buffer import FLUSH_S
-from studydb.lease.fitting import Fitting
-from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_trial import OwnTrial, give_back
-from studydb.lease.retries import retry_until, retry_until_answered
+from studydb.lease.own_worker import OwnWorker
+from studydb.lease.retries import retry_until
 from studydb.lease.rule_judge import AskRule
-from studydb.lease.upload_collector import UploadCollector
 from studydb.lease.watch import PollInterval
 from studydb.operations.failing import describe_failure
-from studydb.operations.recover import recover, recover_host
-from studydb.operations.register import leave, register
 from studydb.operations.study_progress import StudyProgress
-from studydb.operations.writing import write
-from studydb.processes import is_alive, this_process
-from studydb.version import __version__
 
 
 class OwnLoop:
     """
     Asks for trials in this process; one heartbeat and one flushing thread serve all trials.
 
-    Attributes:
-        pid: The id of the only process that may use this object; a fork must make another object.
+    A fork of the process must make another object. If this object and its unended trials are
+    dropped, the worker ends as by `close`.
     """
 
     def __init__(
@@ -68,79 +56,29 @@ class OwnLoop:
             capacity: The resources that this process has for its trials; unlimited by default.
             at_close: Called when this object has been closed.
         """
-        self._at_close = at_close
-        self.pid = os.getpid()
-        self._study, self._lease_s, self._ask_rule = study, lease_s, ask_rule
+        self._study, self._ask_rule, self._capacity = study, ask_rule, capacity
         self._shown_cause: str | None = None
-        self._capacity, self._has_warned_of_size = capacity, False
-        self._has_warned_of_unended = False
-        self._database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
-        try:
-            self._worker_id = self._enter()
-        except BaseException:
-            self._close_connections()
-            raise
-        self._fitting = Fitting(self._database, study, worker_id=self._worker_id, capacity=capacity)
+        self._has_warned_of_size = self._has_warned_of_unended = False
+        self._worker = worker = OwnWorker(
+            storage, study, lease_s=lease_s, capacity=capacity, at_close=at_close
+        )
+        # The threads and atexit hold the worker, not this object, so that it can be dropped.
+        weakref.finalize(self, worker.abandon).atexit = False
+        self._database, self._heartbeat = worker.database, worker.heartbeat
+        self._fitting, self._forget = worker.fitting, worker.forget
         self._acquirer = Acquirer(
             self._database,
             study,
-            worker_id=self._worker_id,
+            worker_id=worker.id,
             lease_s=lease_s,
             fitting=self._fitting,
         )
         self._acquiring = threading.Lock()
-        self._uploads = UploadCollector(self._heartbeat_database, study)
-        self._heartbeat = Heartbeat(
-            self._heartbeat_database,
-            study,
-            worker_id=self._worker_id,
-            lease_s=lease_s,
-            after_beat=self._after_beat,
-        )
-        self._forget = partial(_forget, self._heartbeat, self._fitting)
-        self._heartbeat.start()
-        self._closed = threading.Event()
-        self._dropped: SimpleQueue[HeldAttempt] = SimpleQueue()
-        self._unended: list[int] = []
-        threading.Thread(
-            target=_flush_and_give_back,
-            args=(self._heartbeat, self._dropped, self._closed, self._forget),
-            name="studydb-flush",
-            daemon=True,
-        ).start()
-        atexit.register(self.close)
-
-    def _after_beat(self) -> None:
-        recover(self._heartbeat_database, self._study)
-        self._uploads.look()
-
-    def _enter(self) -> int:
-        uuid = uuid4().hex
-        worker_id = retry_until_answered(
-            lambda: write(self._database, lambda: self._register(uuid), role=Role.WORKER)
-        )
-        process = this_process()
-        retry_until_answered(
-            lambda: recover_host(self._database, self._study, process=process, is_alive=is_alive)
-        )
-        return worker_id
-
-    def _register(self, uuid: str) -> int:
-        return register(
-            self._database,
-            self._study,
-            uuid=uuid,
-            process=this_process(),
-            slots=1,
-            lease_s=self._lease_s,
-            version=__version__,
-            capacity=None if self._capacity.is_unlimited else self._capacity,
-        )
 
     @property
     def is_foreign(self) -> bool:
         """Whether this process is a fork of the process that registered."""
-        return os.getpid() != self.pid
+        return self._worker.is_foreign
 
     def ask(self, timeout_s: float | None = None) -> OwnTrial | None:
         """
@@ -204,11 +142,12 @@ class OwnLoop:
 
     def _warn_of_unended(self) -> None:
         """Warn once that the program drops trials before their end, which makes them run again."""
-        if not self._unended or self._has_warned_of_unended:
+        unended = self._worker.unended
+        if not unended or self._has_warned_of_unended:
             return
         self._has_warned_of_unended = True
         warn_user(
-            f"The program dropped trial {self._unended[0]} before its end, so the trial was given "
+            f"The program dropped trial {unended[0]} before its end, so the trial was given "
             "back, and will run again. End each trial by finish(), fail() or release(), or write: "
             "with study.ask() as trial:"
         )
@@ -250,10 +189,11 @@ class OwnLoop:
             return OwnTrial(
                 held,
                 metric=self._study.objective.metric,
-                find_directory=partial(self._directory_of, held),
+                find_directory=partial(_directory_of, self._database, self._study, held),
                 checkpoints=OwnCheckpoints(self._database, self._study, held),
                 forget=self._forget,
-                drop=partial(_drop, self._dropped, self._unended),
+                drop=self._worker.drop,
+                loop=self,
             )
         except LeaseLost:
             self._forget(held)
@@ -262,59 +202,17 @@ class OwnLoop:
             give_back(held, self._forget)
             raise
 
-    def _directory_of(self, held: HeldAttempt) -> Path:
-        return self._database.locations.trial_directory(self._study, held.lease)
-
     def _acquire(self, deadline: float | None) -> Claim | None:
         with self._acquiring:  # all threads share a token that names one claim
             return retry_until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:
         """Give back all held trials, and record that this process has ended."""
-        if self.is_foreign or self._closed.is_set():
-            return
-        self._closed.set()
-        atexit.unregister(self.close)
-        for held in self._heartbeat.held():
-            give_back(held, self._forget)
-        self._heartbeat.stop()
-        with suppress(StudydbError):
-            leave(self._database, worker_id=self._worker_id)
-        self._close_connections()
-        self._at_close()
-
-    def _close_connections(self) -> None:
-        self._database.close()
-        self._heartbeat_database.close()
+        self._worker.close()
 
 
-def _forget(heartbeat: Heartbeat, fitting: Fitting, held: HeldAttempt) -> None:
-    """Stop renewing an attempt's lease, and count the attempt's resources as free."""
-    heartbeat.discard(held)
-    fitting.release(held.claim)
-
-
-def _drop(dropped: "SimpleQueue[HeldAttempt]", unended: list[int], held: HeldAttempt) -> None:
-    held.is_dropped = True
-    if not unended and not held.is_lost:
-        unended.append(held.lease.number)
-    dropped.put(held)
-
-
-def _flush_and_give_back(
-    heartbeat: Heartbeat,
-    dropped: "SimpleQueue[HeldAttempt]",
-    closed: threading.Event,
-    forget: Callable[[HeldAttempt], None],
-) -> None:
-    """Until `closed` is set, flush overdue results and give back the trials of dropped handles."""
-    while not closed.wait(FLUSH_S / 4):
-        while not dropped.empty():
-            give_back(dropped.get(), forget)
-        for held in heartbeat.held():
-            if held.buffer.is_overdue() and not held.must_stop:
-                with suppress(Exception):  # the handle's next call raises the error
-                    held.flush(patience_s=0.0)
+def _directory_of(database: Database, study: Study, held: HeldAttempt) -> Path:
+    return database.locations.trial_directory(study, held.lease)
 
 
 def _wait(wait_s: float, deadline: float | None) -> None:

@@ -58,6 +58,7 @@ class OwnTrial:
         find_directory: Callable[[], Path],
         forget: Callable[[HeldAttempt], None],
         drop: Callable[[HeldAttempt], None],
+        loop: object,
     ) -> None:
         """
         Wrap an attempt and restore its checkpoint; called by `Study.ask`.
@@ -66,6 +67,7 @@ class OwnTrial:
             find_directory: Returns the path of `directory`, without making the directory.
             forget: Called when the attempt has ended, or has lost its trial.
             drop: Called, in any thread, if this handle is dropped before the trial has ended.
+            loop: The object that would end the loop if it were dropped; held until the trial ends.
 
         Raises:
             HostError, LeaseLost, StorageTransient, UsageError: See `OwnCheckpoints.restore`.
@@ -82,6 +84,7 @@ class OwnTrial:
         self.start_step = 0 if self.checkpoint is None else self.checkpoint.step
         held.buffer.last_step = self.start_step
         self._checkpoints = checkpoints
+        self._loop: object = loop
         self._held, self._metric, self._forget = held, metric, forget
         self._began_s = time.monotonic()
         self._pid = os.getpid()
@@ -283,6 +286,7 @@ class OwnTrial:
         self._finalizer.detach()
         self._checkpoints.remove_copy()
         self._forget(self._held)
+        self._loop = None
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:

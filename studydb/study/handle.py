@@ -479,7 +479,12 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         return wait(self.database, self.record, timeout_s=limit_s)
 
     def close(self) -> None:
-        """Release the trials that `ask` has claimed, end child processes, close the connections."""
+        """
+        Release the trials that `ask` has claimed, end child processes, close the connections.
+
+        If the handle and its trials are dropped, the trials are released within about a second, and
+        this process ends as a worker of the study.
+        """
         if self._loop is not None:
             self._loop.close()
             self._loop = None

@@ -579,7 +579,7 @@ def test_own_loop_deletes_uploads_that_ended_attempts_have_left(
 
     with study.ask() as trial:
         trial.report({"loss": 0.5})
-        study._loop._after_beat()
+        study._loop._worker._after_beat()
         eventually(lambda: rows(study.database, "SELECT count(*) FROM upload") == [(0,)])
 
     assert (written, files_below(store)) == (1, [])

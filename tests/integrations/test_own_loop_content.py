@@ -3,13 +3,15 @@
 import gc
 import threading
 import warnings
+import weakref
 
 import pytest
+from fleet.workers import eventually
 from harness.arrange import rows
 
 import studydb
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES
-from studydb.lease import loop, own_trial
+from studydb.lease import own_trial, own_worker
 
 
 @pytest.fixture
@@ -145,8 +147,10 @@ def test_ask_waits_for_a_dropped_trial_that_is_being_given_back(
     create_study, storage_url, monkeypatch
 ):
     """The dropped trial is RUNNING until it is given back; then it can be claimed again."""
-    given_back, give_back = threading.Event(), loop.give_back
-    monkeypatch.setattr(loop, "give_back", lambda *given: given_back.wait(60) and give_back(*given))
+    given_back, give_back = threading.Event(), own_worker.give_back
+    monkeypatch.setattr(
+        own_worker, "give_back", lambda *given: given_back.wait(60) and give_back(*given)
+    )
     study = create_study("own", num_trials=1, storage=storage_url)
     trial = study.ask()
     del trial
@@ -158,6 +162,63 @@ def test_ask_waits_for_a_dropped_trial_that_is_being_given_back(
 
     trial = study.ask(timeout=30)
     assert (trial.number, trial.attempt) == (0, 2)
+
+
+def await_end_of_worker(database, threads):
+    eventually(lambda: rows(database, "SELECT id FROM worker WHERE ended_at IS NULL") == [])
+    eventually(lambda: not any(thread.is_alive() for thread in threads))
+
+
+def test_dropped_handle_ends_its_worker_and_its_threads(study, storage_url):
+    """Python may drop a handle at any line, for example while the thread holds a lock."""
+    before = set(threading.enumerate())
+    handle = studydb.load_study("own", storage=storage_url)
+    with handle.ask() as trial:
+        trial.report({"loss": 0.5})
+    threads = set(threading.enumerate()) - before
+    worker = handle._loop._worker
+
+    with worker.heartbeat._lock, worker._closing:
+        handle.database.close()  # else the driver of PostgreSQL warns
+        del handle
+        gc.collect()
+
+    assert len(threads) == 2
+    await_end_of_worker(study.database, threads)
+
+
+def test_trial_of_a_dropped_handle_goes_on_until_its_end(study, storage_url):
+    before = set(threading.enumerate())
+    handle = studydb.load_study("own", storage=storage_url)
+    trial = handle.ask()
+    threads = set(threading.enumerate()) - before
+    loop = weakref.ref(handle._loop)
+
+    handle.database.close()
+    del handle
+    gc.collect()
+    is_kept = loop() is not None
+    trial.report({"loss": 0.5})
+    trial.finish()
+    gc.collect()
+
+    assert (is_kept, loop()) == (True, None)
+    assert study.trial(0).reason == "COMPLETED"
+    await_end_of_worker(study.database, threads)
+
+
+def test_trial_that_is_dropped_with_its_handle_is_given_back(study, storage_url):
+    handle = studydb.load_study("own", storage=storage_url)
+    trial = handle.ask()
+    trial.report({"loss": 0.5})
+
+    handle.database.close()
+    del handle, trial
+    gc.collect()
+
+    await_end_of_worker(study.database, ())
+    assert [reason for reason, *_ in attempts(study)] == ["PREEMPTED"]
+    assert study.trial(0).summary.last_step == 1
 
 
 def test_result_without_the_metric_of_a_stop_rule_warns_at_the_call_of_report(

@@ -1,0 +1,177 @@
+"""
+A user's process as a worker: its row, its connections, its heartbeat and its flushing thread.
+
+The threads hold this worker, but not the `OwnLoop` that asks for its trials. So when the user has
+dropped the loop and its trials, the flushing thread can end the worker.
+"""
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from uuid import uuid4
+
+from studydb.db import connect
+from studydb.domain.errors import StudydbError
+from studydb.domain.records import Study
+from studydb.domain.resources import Capacity
+from studydb.domain.roles import Role
+from studydb.lease.buffer import FLUSH_S
+from studydb.lease.fitting import Fitting
+from studydb.lease.heartbeat import Heartbeat
+from studydb.lease.held import HeldAttempt
+from studydb.lease.own_trial import give_back
+from studydb.lease.retries import retry_until_answered
+from studydb.lease.upload_collector import UploadCollector
+from studydb.operations.recover import recover, recover_host
+from studydb.operations.register import leave, register
+from studydb.operations.writing import write
+from studydb.processes import is_alive, this_process
+from studydb.version import __version__
+
+
+class OwnWorker:
+    """
+    Renews the leases of an own loop, flushes its results, and gives back what it drops.
+
+    Attributes:
+        pid: The id of the process that registered.
+        id: The worker's id.
+        database: The connections of the loop and its trials.
+        heartbeat: Renews the leases, through another connection.
+        fitting: Counts the resources of the held trials.
+        unended: The number of the first trial that the program dropped before its end.
+        is_abandoned: Whether the program has dropped the loop and its trials, so that the flushing
+            thread closes this worker.
+    """
+
+    def __init__(
+        self,
+        storage: str,
+        study: Study,
+        *,
+        lease_s: float,
+        capacity: Capacity,
+        at_close: Callable[[], None],
+    ) -> None:
+        """Register this process; start both threads; see `OwnLoop`."""
+        self.pid = os.getpid()
+        self._study, self._lease_s = study, lease_s
+        self._capacity, self._at_close = capacity, at_close
+        self.database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
+        try:
+            self.id = self._enter()
+        except BaseException:
+            self._close_connections()
+            raise
+        self.fitting = Fitting(self.database, study, worker_id=self.id, capacity=capacity)
+        self._uploads = UploadCollector(self._heartbeat_database, study)
+        self.heartbeat = Heartbeat(
+            self._heartbeat_database,
+            study,
+            worker_id=self.id,
+            lease_s=lease_s,
+            after_beat=self._after_beat,
+        )
+        self.heartbeat.start()
+        self.is_abandoned = False
+        self.unended: list[int] = []
+        self._dropped: SimpleQueue[HeldAttempt] = SimpleQueue()
+        self._closed, self._closing = threading.Event(), threading.RLock()
+        threading.Thread(
+            target=self._flush_and_give_back, name="studydb-flush", daemon=True
+        ).start()
+        atexit.register(self.close)
+
+    def _enter(self) -> int:
+        uuid = uuid4().hex
+        worker_id = retry_until_answered(
+            lambda: write(self.database, lambda: self._register(uuid), role=Role.WORKER)
+        )
+        process = this_process()
+        retry_until_answered(
+            lambda: recover_host(self.database, self._study, process=process, is_alive=is_alive)
+        )
+        return worker_id
+
+    def _register(self, uuid: str) -> int:
+        return register(
+            self.database,
+            self._study,
+            uuid=uuid,
+            process=this_process(),
+            slots=1,
+            lease_s=self._lease_s,
+            version=__version__,
+            capacity=None if self._capacity.is_unlimited else self._capacity,
+        )
+
+    def _after_beat(self) -> None:
+        recover(self._heartbeat_database, self._study)
+        self._uploads.look()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether this process is a fork of the process that registered."""
+        return os.getpid() != self.pid
+
+    def forget(self, held: HeldAttempt) -> None:
+        """Stop renewing an attempt's lease, and count the attempt's resources as free."""
+        self.heartbeat.discard(held)
+        self.fitting.release(held.claim)
+
+    def drop(self, held: HeldAttempt) -> None:
+        """
+        Let the flushing thread give an attempt back whose handle was dropped.
+
+        Python calls this in any thread at any line, so it takes no lock.
+        """
+        held.is_dropped = True
+        if not self.unended and not held.is_lost:
+            self.unended.append(held.lease.number)
+        self._dropped.put(held)
+
+    def abandon(self) -> None:
+        """
+        Let the flushing thread close this worker, because the loop and its trials were dropped.
+
+        Python calls this in any thread at any line, so it takes no lock.
+        """
+        self.is_abandoned = True
+
+    def close(self) -> None:
+        """Give back all held trials, and record that this process has ended."""
+        if self.is_foreign:
+            return
+        with self._closing:  # the interpreter's end waits for the flushing thread
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            atexit.unregister(self.close)
+            for held in self.heartbeat.held():
+                give_back(held, self.forget)
+            self.heartbeat.stop()
+            with suppress(StudydbError):
+                leave(self.database, worker_id=self.id)
+            self._close_connections()
+            self._at_close()
+
+    def _close_connections(self) -> None:
+        self.database.close()
+        self._heartbeat_database.close()
+
+    def _flush_and_give_back(self) -> None:
+        """Until this worker is closed, flush overdue results and give back dropped trials."""
+        while not self._closed.wait(FLUSH_S / 4):
+            while not self._dropped.empty():
+                give_back(self._dropped.get(), self.forget)
+            if self.is_abandoned:
+                with suppress(Exception):  # no caller is left to catch it
+                    self.close()
+                return
+            for held in self.heartbeat.held():
+                if held.buffer.is_overdue() and not held.must_stop:
+                    with suppress(Exception):  # the handle's next call raises the error
+                        held.flush(patience_s=0.0)
