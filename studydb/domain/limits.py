@@ -167,7 +167,8 @@ class Limits:
 
     def _uses(self, spent: Spending, age_s: float) -> Iterable[tuple[str, float, float | None]]:
         most = None if self.cost_limit is None else self.cost_limit.most
-        yield "cost_limit", spent.cost, most
+        # Ten times 0.1 are added up to 0.9999999999999999, which must reach a limit of 1.
+        yield "cost_limit", float(f"{spent.cost:.12g}"), most
         yield "max_steps", spent.steps, self.max_steps
         yield "total_time_limit_s", spent.time_s, self.total_time_limit_s
         yield "time_limit_s", age_s, self.time_limit_s

@@ -158,10 +158,10 @@ def _enqueued_before(txn: Txn, study: Study, request: Request) -> int:
     # An earlier send of the same request may have made the last trial of the budget.
     recorded = events.data_of(txn, token=request.token)
     if not recorded:
-        studies.check_exists(txn, study_id=study.id)
-        assert study.num_trials is not None
+        num_trials = studies.budget(txn, study_id=study.id).num_trials  # `extend` can change it
+        assert num_trials is not None
         raise BudgetSpent(
-            f"Study {study.name!r} has its {counted(study.num_trials, 'trial')} already. "
+            f"Study {study.name!r} has its {counted(num_trials, 'trial')} already. "
             f"Raise the number first: `studydb extend {shlex.quote(study.name)} --trials N`."
         )
     return int(recorded["number"])

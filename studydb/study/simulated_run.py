@@ -184,8 +184,16 @@ class SimulatedRun:
             worker.renew()
         recover(self._database, self._study)
         self._wake()
-        if not self._events and read_progress(self._database, self._study).counts.pending:
-            self._push(renewal_s(LEASE_S), None)  # a trial waits until its back-off is over
+        if all(worker is not None for _, _, worker in self._events) and self._has_lost_trials():
+            self._push(renewal_s(LEASE_S), None)
+
+    def _has_lost_trials(self) -> bool:
+        """Whether a RUNNING study has trials that must be recovered, or wait for their back-off."""
+        progress = read_progress(self._database, self._study)
+        n_held = len([*self._workers(), *self._parked])
+        counts = progress.counts
+        is_lost = counts.pending > 0 or counts.running > n_held
+        return progress.status is Status.RUNNING and is_lost
 
     # --- what was found
 

@@ -324,3 +324,16 @@ def test_documented_example_runs(monkeypatch, tmp_path):
     names = names_defined_in("simulation.md")
 
     assert set(names["found"]) == {"random search", "ASHA, stopping", "ASHA, promotion"}
+
+
+@pytest.mark.parametrize(("kills", "seed"), [(0.1, 2), (0.2, 0)])
+def test_trials_of_killed_workers_are_recovered_before_a_simulation_ends(kills, seed):
+    simulated = studydb.simulate(None, None, [[1.0] * 9] * 8, seed=seed, kills=kills)
+
+    assert {trial.state for trial in simulated.trials} <= {"TERMINATED", "ERROR"}
+
+
+def test_simulation_with_kills_ends_at_a_limit():
+    simulated = studydb.simulate(None, None, [[1.0] * 9] * 20, max_steps=100, kills=0.3, seed=0)
+
+    assert (simulated.status, simulated.n_steps) == ("STOPPED", 100)

@@ -566,3 +566,15 @@ def test_lost_trial_of_a_study_with_limits_is_recovered(database, clock):
 )
 def test_leases_are_renewed_more_often_if_a_time_limit_is_short(limits, period_s):
     assert renewal_period_s(LEASE_S, new_spec(**limits)) == period_s
+
+
+@pytest.mark.parametrize(("cost", "most", "n"), [(0.1, 1.0, 10), (0.01, 1.0, 100), (0.1, 0.3, 3)])
+def test_costs_reach_a_limit_that_is_their_sum_in_decimal_digits(database, cost, most, n):
+    study = new_study(database, cost_limit=CostLimit("usd", most), num_trials=None)
+    run = SimulatedWorker(database, study).take()
+
+    for step in range(1, n + 1):
+        assert read_progress(database, study).limit_reached is None
+        run.report(1.0, first=step, usd=cost)
+
+    assert "cost_limit is reached" in read_progress(database, study).limit_reached

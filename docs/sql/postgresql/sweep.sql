@@ -1,5 +1,5 @@
 -- studydb/operations/recover.py recover: Mark expired leases, and end lost attempts. Imported
---   by studydb/lease/acquire.py, studydb/lease/loop.py, studydb/study/loading.py,
+--   by studydb/lease/acquire.py, studydb/lease/own_worker.py, studydb/study/loading.py,
 --   studydb/study/simulated_run.py, studydb/worker/supervisor.py.
 
 -- studydb/store/sweeps.py any_due: Tell, without a lock, whether `wake`, `suspect`, `unpause`
