@@ -2,17 +2,20 @@
 Temporary directories that a later process removes if their own process was killed.
 
 A directory is locked while its process lives. The kernel frees the lock at the process's end,
-however it ends, so a directory that can be locked is of no use to anybody.
+however it ends, so a directory that can be locked is of no use to anybody. The name has a hash of
+the host's name, because some network file systems do not show other hosts the lock.
 """
 
 import fcntl
 import os
+import platform
 import shutil
 import tempfile
+import zlib
 from contextlib import suppress
 from types import TracebackType
 
-PREFIX = "studydb-tmp-"
+PREFIX = f"studydb-tmp-{zlib.crc32(platform.node().encode()):08x}-"
 
 
 class TemporaryDirectory:
@@ -54,8 +57,10 @@ class TemporaryDirectory:
 
     def remove(self) -> None:
         """Remove the directory; what cannot be removed stays until `remove_abandoned`."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+            os.close(descriptor)
 
 
 def remove_abandoned() -> None:

@@ -1,5 +1,6 @@
 """The pool of a database's connections; a connection is opened when needed, and kept."""
 
+import inspect
 import os
 import sqlite3
 import sys
@@ -39,9 +40,9 @@ class Cursor(Protocol):
 
 
 _of_this_process: "weakref.WeakSet[Connections]" = weakref.WeakSet()
-_forking = threading.Lock()
-_held: "list[Connections]" = []
-"""The pools that the thread which forks has held; `_forking` protects the list."""
+_forking = threading.RLock()  # a signal handler may fork while a fork waits
+_held: "list[list[Connections]]" = []
+"""The pools that are held for each fork under way; `_forking` protects the list."""
 
 
 def new_cursor(connection: "psycopg.Connection[Any] | sqlite3.Connection") -> Cursor:
@@ -130,7 +131,8 @@ class Connections:
             self._in_use[place] = use
         try:
             cursor = self._open()
-            self._in_use[cursor] = use
+            with self._lock:
+                self._in_use[cursor] = use
             return cursor
         finally:
             self._release(place)
@@ -175,17 +177,23 @@ class Connections:
             self._release(cursor)
 
     def discard_interrupted(self) -> None:
-        """Close the connections of `with` blocks whose frames no longer run, in any thread."""
-        of_blocks = [item for item in list(self._in_use.items()) if item[1].frame]
-        # The stacks are read after the list: a block that begins later is not in the list.
-        running = sys._current_frames() if of_blocks else {}  # noqa: SLF001
-        for used, use in of_blocks:
-            if use.frame not in map(id, _stack(running.get(use.thread))):
-                with self._lock:
-                    is_left = self._in_use.get(used) is use
-                if is_left:
-                    _hang_up(used)
-                    self._release(used)
+        """
+        Close the connections of transactions that nothing ends any more.
+
+        Ctrl-C interrupts only the main thread. So these are transactions of this thread whose
+        `with` block no longer runs, and those of threads that have ended. The stack of another
+        thread is not read, because it changes meanwhile.
+        """
+        uses = [item for item in list(self._in_use.items()) if item[1].frame]
+        if not uses:
+            return
+        this_thread, threads = threading.get_ident(), sys._current_frames().keys()  # noqa: SLF001
+        frames = set(map(id, _stack(inspect.currentframe())))
+        for used, use in uses:
+            runs = use.frame in frames if use.thread == this_thread else use.thread in threads
+            if not runs:
+                _hang_up(used)
+                self._release(used)
 
     def _release(self, used: object) -> None:
         with self._lock:
@@ -204,22 +212,26 @@ class Connections:
         for cursor in free:
             _hang_up(cursor)
 
-    def hold(self) -> bool:
+    def hold(self) -> None:
         """
         Keep other threads from taking cursors, once they use none, until `let_go`.
 
-        Returns:
-            False if the lock was not free within `FORK_WAIT_S`; then nothing is held.
+        Raises:
+            TimeoutError: The lock was not free within `FORK_WAIT_S`.
         """
         if not self._lock.acquire(timeout=FORK_WAIT_S):
-            return False
+            raise TimeoutError
         thread = threading.get_ident()
         self._n_waiting += 1
-        self._given_back.wait_for(
-            lambda: all(use.thread == thread for use in self._in_use.values()), FORK_WAIT_S
-        )
-        self._n_waiting -= 1
-        return True
+        try:
+            self._given_back.wait_for(
+                lambda: all(use.thread == thread for use in self._in_use.values()), FORK_WAIT_S
+            )
+        except BaseException:
+            self._lock.release()
+            raise
+        finally:
+            self._n_waiting -= 1
 
     def let_go(self) -> None:
         """Let other threads take cursors again."""
@@ -227,6 +239,7 @@ class Connections:
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame of this thread, and its callers."""
     while frame is not None:
         yield frame
         frame = frame.f_back
@@ -240,22 +253,28 @@ def _hang_up(used: Any) -> None:
 
 def _before_fork() -> None:
     _forking.acquire()
+    held: list[Connections] = []
+    _held.append(held)
     for connections in list(_of_this_process):
-        if connections.waits_at_fork and connections.hold():
-            _held.append(connections)
+        if connections.waits_at_fork:
+            with suppress(TimeoutError):
+                connections.hold()
+                held.append(connections)
 
 
 def _after_fork_in_parent() -> None:
-    while _held:
-        _held.pop().let_go()
-    _forking.release()
+    for connections in _held.pop() if _held else ():
+        connections.let_go()
+    with suppress(RuntimeError):  # Ctrl-C has interrupted `_before_fork` before it took the lock
+        _forking.release()
 
 
 def _after_fork_in_child() -> None:
+    global _forking  # noqa: PLW0603  another thread of the parent may have waited for it
+    _forking = threading.RLock()
     _held.clear()
     for connections in list(_of_this_process):
         connections.forget()
-    _forking.release()
 
 
 os.register_at_fork(

@@ -27,7 +27,7 @@ class DoubleArray(bytes):
         5 % of the instructions of a trial, if they are written as text.
         """
         header = _HEADER.pack(1, 1, _DOUBLE.oid, len(values), 1)
-        items = [_NULL if value is None else _ITEM.pack(8, value) for value in values]
+        items = [_NULL if value is None else _ITEM.pack(8, float(value)) for value in values]
         return cls(header + b"".join(items))
 
 

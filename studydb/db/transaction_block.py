@@ -17,6 +17,9 @@ SLOW_S = 1.0
 """After how many seconds a transaction is reported to `on_slow`; most take milliseconds."""
 
 
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
 class TransactionBlock:
     """
     The `with` block of a transaction; see `Database.begin`.
@@ -196,11 +199,15 @@ class TransactionBlock:
 
 
 def _id_of_caller() -> int:
-    """Return the id of the frame that called the function which calls this one."""
+    """
+    Return the id of the frame that called the function which calls this one.
+
+    The result is 0 for a generator, whose frame is on no stack while the generator waits.
+    """
     frame = inspect.currentframe()
     for _ in range(2):
         frame = None if frame is None else frame.f_back
-    return id(frame)
+    return 0 if frame is None or frame.f_code.co_flags & _SUSPENDABLE else id(frame)
 
 
 def _operation_of_block() -> str:

@@ -200,7 +200,8 @@ class OwnTrial:
         has_no_result = held.buffer.rises_from == 0 and held.claim.checkpoint is None
         if has_no_result and not self._ended and not held.must_stop:
             error = InvalidReport(
-                f"Trial {self.number} was finished without a report of {self._metric!r}. Call "
+                f"This attempt at trial {self.number} was finished without a report of "
+                f"{self._metric!r}. Call "
                 f"trial.report({{{self._metric!r}: …}}) after each step."
             )
             self.fail(error)

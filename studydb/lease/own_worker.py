@@ -149,14 +149,16 @@ class OwnWorker:
             if self._closed.is_set():
                 return
             self._closed.set()
-            atexit.unregister(self.close)
-            for held in self.heartbeat.held():
-                give_back(held, self.forget)
-            self.heartbeat.stop()
-            with suppress(StudydbError):
-                leave(self.database, worker_id=self.id)
-            self._close_connections()
-            self._at_close()
+            try:
+                for held in self.heartbeat.held():
+                    give_back(held, self.forget)
+            finally:  # after Ctrl-C, too: a living heartbeat would keep the trials for ever
+                self.heartbeat.stop()
+                with suppress(StudydbError):
+                    leave(self.database, worker_id=self.id)
+                self._close_connections()
+                atexit.unregister(self.close)
+                self._at_close()
 
     def _close_connections(self) -> None:
         self.database.close()

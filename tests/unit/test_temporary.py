@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from studydb import temporary
-from studydb.temporary import TemporaryDirectory, remove_abandoned
+from studydb.temporary import PREFIX, TemporaryDirectory, remove_abandoned
 
 HOLD = """
 import sys
@@ -73,13 +73,13 @@ def test_directory_of_this_process_stays():
         assert Path(path).exists()
 
 
-@pytest.mark.parametrize("name", ["studydb-other", "studydb-tmp-link", "studydb-tmp-file"])
+@pytest.mark.parametrize("name", ["studydb-tmp-other", f"{PREFIX}link", f"{PREFIX}file"])
 def test_other_entries_with_similar_names_stay(folder, name):
     target = folder / "target"
     target.mkdir()
-    if name == "studydb-tmp-link":
+    if name.endswith("link"):
         (folder / name).symlink_to(target)
-    elif name == "studydb-tmp-file":
+    elif name.endswith("file"):
         (folder / name).touch()
     else:
         (folder / name).mkdir()
@@ -92,7 +92,7 @@ def test_other_entries_with_similar_names_stay(folder, name):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
 def test_directory_of_another_user_stays(folder):
-    path = folder / "studydb-tmp-other"
+    path = folder / f"{PREFIX}other"
     path.mkdir()
     os.chown(path, 65534, 65534)
 
@@ -127,3 +127,11 @@ def test_without_locks_directories_can_be_made_and_are_not_removed_by_others(mon
         remove_abandoned()
         assert Path(path).exists()
     assert not Path(path).exists()
+
+
+def test_second_removal_closes_no_descriptor_of_another_file(folder):
+    directory = TemporaryDirectory()
+    directory.remove()
+    with (folder / "file").open("w") as file:
+        directory.remove()
+        file.write("still open")
