@@ -155,8 +155,8 @@ def _escaped(char: str) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-_WORDS = {"true": True, "false": False}
-"""Words that are read as booleans, as in JSON."""
+_WORDS = {"true": True, "false": False, "True": True, "False": False}
+"""Words that are read as booleans, as JSON and Python write them."""
 
 
 def _value(text: str) -> "Any":

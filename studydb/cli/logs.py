@@ -27,7 +27,7 @@ LOOK_EVERY_S = 2.0
 
 _READ_BYTES = 1 << 16
 _STREAMS = ("stdout", "stderr")
-_KEPT = "of each stream the last 5 to 10 MiB are kept; older output is gone"
+_KEPT = "of each stream the last 5 to 10 MiB are kept, so its beginning may be missing"
 
 
 @click.command()
@@ -52,7 +52,7 @@ def logs(
         folder = _directory(study, number, found)
         tails = [stack.enter_context(closing(Tail(folder / stream))) for stream in _STREAMS]
         for stream in _STREAMS:
-            if (folder / f"{stream}.1").exists():
+            if sys.stderr.isatty() and (folder / f"{stream}.1").exists():
                 click.echo(f"studydb: {stream} is long; {_KEPT}", err=True)
         has_printed = _print_files(tails)
         if follow:

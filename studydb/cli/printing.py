@@ -159,6 +159,11 @@ def _print_rich(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     kept = [index for index, name in enumerate(columns) if name not in left_out]
     widths = _narrowed({columns[index]: widths[columns[index]] for index in kept}, console.width)
+    longest = {
+        columns[index]: max(map(len, (columns[index], *(row[index] for row in cells))))
+        for index in kept
+    }
+    widths = _widened(widths, longest, console.width)
     for index in kept:
         table.add_column(
             visible(columns[index]).replace("_", " "),  # so that rich can break the name
@@ -204,6 +209,19 @@ def _narrowed(widths: Mapping[str, int], line_width: int) -> dict[str, int]:
             break
         narrowed[widest] -= 1
     return narrowed
+
+
+def _widened(
+    widths: Mapping[str, int], longest: Mapping[str, int], line_width: int
+) -> dict[str, int]:
+    """Give the free width of a line to the columns with longer cells, the first column first."""
+    free_width = line_width - sum(width + 2 for width in widths.values())
+    widened = dict(widths)
+    for name, width in widths.items():
+        more = max(0, min(free_width, longest[name] - width))
+        widened[name] += more
+        free_width -= more
+    return widened
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

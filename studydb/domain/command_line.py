@@ -155,16 +155,13 @@ def _check_program(items: Sequence[str]) -> None:
     any program. After `env` come options, assignments and then the program, so all of these are
     checked.
     """
-    for item in items:
+    for item in items[: _program_place(items) + 1]:
         tokens = [token for token in _TOKEN.finditer(item) if token["brace"] is None]
         if any(token["sweep"] not in _SWEEP_TEXTS for token in tokens):
             raise InvalidSpec(
                 f"The command's item {item!r} would choose the program by a placeholder; name the "
                 "program itself."
             )
-        is_env = item == "${env}" or item.rpartition("/")[2] == "env"
-        if not (is_env or "=" in item or item.startswith("-")):
-            return
 
 
 class _Interpreter(NamedTuple):
@@ -195,6 +192,7 @@ _INTERPRETERS = {
     "Rscript": _Interpreter("e", re.compile(r"-g")),
 }
 _VERSION = re.compile(r"-?\d[\d.]*$")
+_SPLITS_A_TEXT = re.compile(r"--s|-[^-uC]*S")  # `env` also accepts --split and -iS
 _ENV_OPTIONS_WITH_ARGUMENT = ("-u", "--unset", "-C", "--chdir")
 
 
@@ -206,7 +204,7 @@ def _check_code(items: Sequence[str]) -> None:
     interpreter only if one of the options that follow it introduces code, for example `-c`.
     """
     program = _program_place(items)
-    if any(item.startswith(("-S", "--split-string")) for item in items[:program]):
+    if any(map(_SPLITS_A_TEXT.match, items[:program])):
         raise InvalidSpec(
             "The command splits a text by env -S, so that parameters could become code. Give each "
             "word as an item of the command."

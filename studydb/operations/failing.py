@@ -46,6 +46,6 @@ def _correction(study: Study, progress: StudyProgress) -> str:
     if progress.paused_by not in (None, DecidedBy.GUARD, DecidedBy.FAIL_FAST):
         return "Correct the cause"  # it is in other code, which workers import
     return (
-        "Correct the cause, give the study the corrected code (the study keeps a copy) by "
-        "`study.set(trainable=train)` or `create_study(…, load_if_exists=True)`"
+        "The study keeps a copy of your code. Correct the cause, replace the copy by "
+        "`study.set(trainable=train)`"
     )

@@ -108,7 +108,8 @@ class ReportPattern:
         try:
             self._pattern = re.compile(pattern)
         except re.error as cause:
-            cure = " For a metric val/loss, call the group val_loss." if "name" in cause.msg else ""
+            is_name = "bad character in group name" in cause.msg
+            cure = " For a metric val/loss, call the group val_loss." if is_name else ""
             raise InvalidSpec(f"--report-regex {pattern!r} is wrong: {cause}.{cure}") from None
         self.names = set(self._pattern.groupindex)
         if not self.names - set(STEP_NAMES):
@@ -173,6 +174,11 @@ class ReportLines:
     """
     Finds the reports in the bytes of a stream.
 
+    Attributes:
+        has_matched: Whether the pattern has found a report.
+        ignores_pattern: Whether the pattern's reports are ignored, because those of the command's
+            other stream are read. A program may log the same line to both.
+
     On stderr, only the pattern finds reports, and a line whose groups are no numbers is skipped: a
     traceback shows source code, which may look like a line of the log.
 
@@ -184,7 +190,10 @@ class ReportLines:
         self, pattern: ReportPattern | None = None, metric: str = "", *, is_stderr: bool = False
     ) -> None:
         self._pattern, self._metric, self._is_stderr = pattern, metric, is_stderr
-        self._rest = self._shown = b""
+        self.has_matched = self.ignores_pattern = False
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+        self._shown = b""
         self._skips = False
 
     def feed(self, data: bytes) -> Iterator[CommandReport]:
@@ -195,7 +204,12 @@ class ReportLines:
             InvalidReport: A line contains `[studydb]` or `[tune-metric]:` or matches the pattern,
                 but its report is not valid; or a line with such a mark is too long.
         """
-        *pieces, self._rest = _ENDS.split(self._rest + data)
+        *pieces, rest = _ENDS.split(data)
+        if pieces:
+            pieces[0] = b"".join((*self._rest, pieces[0]))
+            self._rest, self._rest_bytes = [], 0
+        self._rest.append(rest)
+        self._rest_bytes += len(rest)
         if self._skips and pieces:
             pieces[0] = b""  # the end of a line that was too long
             self._skips = False
@@ -207,7 +221,7 @@ class ReportLines:
                 self._shown = text
             if end == b"\n" and (report := self._read_shown()) is not None:
                 yield report
-        if len(self._rest) > LINE_BYTES:
+        if self._rest_bytes > LINE_BYTES:
             self._skip()
 
     def end(self) -> Iterator[CommandReport]:
@@ -215,8 +229,8 @@ class ReportLines:
         return self.feed(b"\n")
 
     def _skip(self) -> None:
-        begin = b"" if self._skips else self._rest
-        self._rest, self._shown, self._skips = b"", b"", True
+        begin = b"" if self._skips else b"".join(self._rest)
+        self._rest, self._rest_bytes, self._shown, self._skips = [], 0, b"", True
         for mark in (_MARK, _TUNE_MARK):
             if mark in begin and not self._is_stderr:
                 raise InvalidReport(
@@ -227,9 +241,11 @@ class ReportLines:
 
     def _read_shown(self) -> CommandReport | None:
         line, self._shown = self._shown.decode(errors="replace"), b""
-        if self._pattern is None or not line:
+        if self._pattern is None or self.ignores_pattern or not line:
             return None
-        return self._pattern.read(line, self._metric, skips_texts=self._is_stderr)
+        found = self._pattern.read(line, self._metric, skips_texts=self._is_stderr)
+        self.has_matched |= found is not None
+        return found
 
     def _read_marked(self, text: bytes) -> CommandReport | None:
         if self._is_stderr:

@@ -271,8 +271,10 @@ class _Run:
         self._keep_tail(data)
         if is_stdout:
             self._warn_of_buffering(data)
+            self._lines.ignores_pattern = self._error_lines.has_matched
             self._guarded(self._lines.feed(data))
         elif self._stored.pattern is not None:
+            self._error_lines.ignores_pattern = self._lines.has_matched
             self._guarded(self._error_lines.feed(data))
 
     def _keep_tail(self, data: bytes) -> None:

@@ -1,5 +1,6 @@
 """The first line of a script, `#!INTERPRETER`, by which the system starts the script."""
 
+import re
 from pathlib import Path
 
 from studydb.domain.errors import TrainableError
@@ -22,8 +23,8 @@ def refuse_windows_line_ends(path: Path) -> None:
     line = _first_line(path)
     if line is None or not line.endswith("\r"):
         return
-    words = line.split(" ")
-    if len(words) == 1 or (words[0].endswith("/env") and not words[2:]):
+    words = re.split(" +", line)
+    if len(words) == 1 or words[1:] == ["\r"] or (words[0].endswith("/env") and not words[2:]):
         raise TrainableError(_windows_line_ends(path, line))
 
 
@@ -38,6 +39,12 @@ def why_not_started(path: Path) -> str:
     interpreter, _, _ = line.partition(" ")
     if interpreter.endswith("\r"):
         return _windows_line_ends(path, line)
+    if Path(interpreter).exists():
+        return (
+            f"The first line of {path} names the interpreter {shortened(interpreter, 200)!r}, "
+            "which exists on this host but cannot be started. Start the interpreter by hand to see "
+            "why."
+        )
     return (
         f"The first line of {path} names the interpreter {shortened(interpreter, 200)!r}, which "
         "does not exist on this host. Correct the line, or install the interpreter."

@@ -129,3 +129,15 @@ def test_only_a_parameter_with_the_name_of_a_fixed_column_gets_a_prefix(first, o
 
     assert named == columns
     assert list(named) == list(columns)
+
+
+def test_long_cells_are_not_broken_on_a_wide_terminal(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    name = "digits-resnet50-imagenet-baseline-2026-11"
+
+    print_table(("study", "last_step"), [(name, 3)])
+
+    out = capsys.readouterr().out
+    assert name in out
+    assert "last step" in out

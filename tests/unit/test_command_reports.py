@@ -212,3 +212,19 @@ def test_unpicklable_checkpoint_from_a_python_command_raises_the_same_error_as_i
         command_connection.report({"error": 1}, {"lock": threading.Lock()})
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_output_without_a_line_end_takes_time_in_proportion_to_its_length():
+    lines, piece = ReportLines(), b"." * 64
+    joined = 0
+    for _ in range(LINE_BYTES // len(piece)):
+        assert list(lines.feed(piece)) == []
+        joined += max(map(len, lines._rest))
+    assert joined == LINE_BYTES  # no piece is joined with those before it
+
+
+def test_pattern_is_ignored_if_the_other_stream_is_read():
+    lines = ReportLines(ReportPattern(r"loss=(?P<loss>\S+)"), "loss")
+    lines.ignores_pattern = True
+
+    assert list(lines.feed(b'loss=1\n[studydb] {"loss": 2}\n')) == [CommandReport({"loss": 2})]

@@ -32,9 +32,9 @@ def test_arguments_become_numbers_texts_step_and_checkpoint():
 
 
 def test_words_true_and_false_become_booleans_and_other_words_stay_texts():
-    message = read_arguments(["error=1", "done=false", "flag=true", "name=True", "other=no"])
+    message = read_arguments(["error=1", "done=false", "flag=true", "name=TRUE", "other=no"])
 
-    assert message == {"error": 1, "done": False, "flag": True, "name": "True", "other": "no"}
+    assert message == {"error": 1, "done": False, "flag": True, "name": "TRUE", "other": "no"}
 
 
 @pytest.mark.parametrize(
