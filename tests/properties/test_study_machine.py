@@ -234,7 +234,7 @@ def any_quota(seed):
 
 
 @pytest.mark.row("A3", "E1", "E2")
-@pytest.mark.timeout(7200 if NIGHTLY else 300)
+@pytest.mark.timeout(7200 if NIGHTLY else 900)
 @pytest.mark.parametrize(
     ("spec", "must"),
     [
@@ -269,11 +269,13 @@ def any_quota(seed):
     ],
 )
 def test_study_equals_its_model_after_any_random_walk(database, spec, must):
-    happened = Counter()
-
-    machine = functools.partial(StudyMachine, database, spec, happened)
-    run_state_machine_as_test(machine, settings=SETTINGS)
-
-    print(f"{happened['step']} steps, {dict(happened.most_common())}")  # noqa: T201  for pytest -rP
-    assert happened["step"] >= WALKS * STEPS * 0.9
+    # Hypothesis draws other walks after any change of the code, so a rare step can be missing.
+    for n_walks in (WALKS, 2 * WALKS, 4 * WALKS):
+        happened = Counter()
+        machine = functools.partial(StudyMachine, database, spec, happened)
+        run_state_machine_as_test(machine, settings=settings(SETTINGS, max_examples=n_walks))
+        print(f"{happened['step']} steps, {dict(happened.most_common())}")  # noqa: T201  for pytest -rP
+        assert happened["step"] >= n_walks * STEPS * 0.9
+        if must <= happened.keys():
+            break
     assert must <= happened.keys()

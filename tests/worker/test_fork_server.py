@@ -41,7 +41,7 @@ from studydb.worker.fork_server_client import ForkServer
 
 ROOT = Path(__file__).parents[2]
 
-MOST_MODULES = 98
+MOST_MODULES = 100
 """How many modules of studydb the fork server may import; the first trial waits for the imports."""
 
 
