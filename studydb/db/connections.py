@@ -3,7 +3,6 @@
 import inspect
 import os
 import sqlite3
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -178,20 +177,16 @@ class Connections:
 
     def discard_interrupted(self) -> None:
         """
-        Close the connections of transactions that nothing ends any more.
+        Close the connections of this thread's `with` blocks that no longer run.
 
-        Ctrl-C interrupts only the main thread. So these are transactions of this thread whose
-        `with` block no longer runs, and those of threads that have ended. The stack of another
-        thread is not read, because it changes meanwhile.
+        Ctrl-C interrupts only the main thread, so each thread need only look at its own stack. The
+        stack of another thread changes while it is read.
         """
-        uses = [item for item in list(self._in_use.items()) if item[1].frame]
-        if not uses:
-            return
-        this_thread, threads = threading.get_ident(), sys._current_frames().keys()  # noqa: SLF001
-        frames = set(map(id, _stack(inspect.currentframe())))
+        thread = threading.get_ident()
+        uses = [item for item in list(self._in_use.items()) if item[1].thread == thread]
+        frames = set(map(id, _stack(inspect.currentframe()))) if uses else set()
         for used, use in uses:
-            runs = use.frame in frames if use.thread == this_thread else use.thread in threads
-            if not runs:
+            if use.frame and use.frame not in frames:
                 _hang_up(used)
                 self._release(used)
 
@@ -216,26 +211,23 @@ class Connections:
         """
         Keep other threads from taking cursors, once they use none, until `let_go`.
 
-        Raises:
-            TimeoutError: The lock was not free within `FORK_WAIT_S`.
+        Each wait ends after `FORK_WAIT_S`. Without the lock, nothing is held.
         """
         if not self._lock.acquire(timeout=FORK_WAIT_S):
-            raise TimeoutError
+            return
         thread = threading.get_ident()
         self._n_waiting += 1
         try:
             self._given_back.wait_for(
                 lambda: all(use.thread == thread for use in self._in_use.values()), FORK_WAIT_S
             )
-        except BaseException:
-            self._lock.release()
-            raise
         finally:
             self._n_waiting -= 1
 
     def let_go(self) -> None:
-        """Let other threads take cursors again."""
-        self._lock.release()
+        """Let other threads take cursors again, if `hold` got the lock."""
+        with suppress(RuntimeError):
+            self._lock.release()
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:
@@ -257,9 +249,8 @@ def _before_fork() -> None:
     _held.append(held)
     for connections in list(_of_this_process):
         if connections.waits_at_fork:
-            with suppress(TimeoutError):
-                connections.hold()
-                held.append(connections)
+            held.append(connections)  # before the wait, which Ctrl-C can interrupt
+            connections.hold()
 
 
 def _after_fork_in_parent() -> None:

@@ -370,7 +370,7 @@ nor the quota removes a checkpoint with `pins` above 0.
 
 All rows fulfil the condition `study_id > 0` of the index `checkpoint_kept`. Only queries of all
 checkpoints of a study contain this condition, so PostgreSQL uses the index for these queries alone.
-For the checkpoints of one trial, it would read the whole index.
+Without the condition, it would also read the whole index for the checkpoints of one trial.
 """
 
 add_checks(checkpoint, uuid=UUID)

@@ -18,6 +18,7 @@ SLOW_S = 1.0
 
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""The flags of code whose frame can wait outside of its thread's stack."""
 
 
 class TransactionBlock:
@@ -30,7 +31,7 @@ class TransactionBlock:
     statements after the failed statement.
     """
 
-    _cursor: Any = None
+    _cursor: Any = None  # `__del__` reads it even if Ctrl-C has interrupted `__init__`
 
     def __init__(
         self, database: "Database", *, write: bool, durable: bool, single: bool, snapshot: bool

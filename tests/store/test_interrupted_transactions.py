@@ -109,23 +109,6 @@ def test_transaction_of_a_waiting_generator_goes_on_beside_other_transactions(op
     assert found == [(0,), (1,), (2,)]
 
 
-def test_transaction_of_a_thread_that_has_ended_is_closed(opened_twice):
-    one, other = opened_twice
-
-    def leave_open():
-        block = one.begin()
-        kept.append(block)
-        block.__enter__().raw("INSERT INTO mark VALUES (1)")
-
-    kept = []
-    thread = threading.Thread(target=leave_open)
-    thread.start()
-    thread.join()
-
-    assert rows(one, "SELECT n FROM mark") == []
-    change(other, "INSERT INTO mark VALUES (2)")
-
-
 def test_transactions_of_many_threads_are_not_taken_for_interrupted_ones(opened_twice):
     one, _ = opened_twice
     interval = sys.getswitchinterval()
@@ -133,7 +116,7 @@ def test_transactions_of_many_threads_are_not_taken_for_interrupted_ones(opened_
     wrong = []
 
     def read():
-        for _ in range(200):
+        for _ in range(60):
             with one.begin(write=False) as txn:
                 found = sum(number for number in range(20) if txn.raw("SELECT 1")[1] == [(1,)])
             if found != 190:

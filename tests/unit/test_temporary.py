@@ -135,3 +135,4 @@ def test_second_removal_closes_no_descriptor_of_another_file(folder):
     with (folder / "file").open("w") as file:
         directory.remove()
         file.write("still open")
+    assert (folder / "file").read_text() == "still open"
