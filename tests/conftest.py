@@ -17,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # the folder of `harness`, `fleet`
 
-from harness import pooler, postgres, turns
+from harness import nightly, pooler, postgres
 from harness.shared_once import shared
 
 from studydb.db import Database, connect, migrate
@@ -38,8 +38,8 @@ class FakeClock:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests if PgBouncer is missing, and cases left to the nightly run (README.md)."""
-    left_out = set() if _single_tests_are_named(config) else turns.left_to_the_nightly_run(items)
+    """Deselect tests if PgBouncer is missing, and those left to the nightly run (README.md)."""
+    left_out = set() if _single_tests_are_named(config) else nightly.left_out(items)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])

@@ -44,6 +44,7 @@ class OwnLoop:
         ask_rule: AskRule | None = None,
         capacity: Capacity = UNLIMITED,
         at_close: Callable[[], None] = lambda: None,
+        deadline: float | None = None,
     ) -> None:
         """
         Register this process as a worker, and start its heartbeat and its flushing thread.
@@ -55,12 +56,22 @@ class OwnLoop:
             ask_rule: Asks a custom stop rule; None if the study has none.
             capacity: The resources that this process has for its trials; unlimited by default.
             at_close: Called when this object has been closed.
+            deadline: The time by the monotonic clock up to which to try to register.
+
+        Raises:
+            TimeoutError: The database did not answer before the deadline.
+            StorageTransient: There is no deadline, and the database did not answer for 15 minutes.
         """
         self._study, self._ask_rule, self._capacity = study, ask_rule, capacity
         self._shown_cause: str | None = None
         self._has_warned_of_size = self._has_warned_of_unended = False
         self._worker = worker = OwnWorker(
-            storage, study, lease_s=lease_s, capacity=capacity, at_close=at_close
+            storage,
+            study,
+            lease_s=lease_s,
+            capacity=capacity,
+            at_close=at_close,
+            deadline=deadline,
         )
         # The threads and atexit hold the worker, not this object, so that it can be dropped.
         weakref.finalize(self, worker.abandon).atexit = False
@@ -80,17 +91,19 @@ class OwnLoop:
         """Whether this process is a fork of the process that registered."""
         return self._worker.is_foreign
 
-    def ask(self, timeout_s: float | None = None) -> OwnTrial | None:
+    def ask(self, deadline: float | None = None) -> OwnTrial | None:
         """
         Get the next trial; None if no more follow, or a person has drained this process.
 
+        Args:
+            deadline: The time by the monotonic clock up to which to wait; None to wait without end.
+
         Raises:
-            TimeoutError: No trial could start within `timeout_s`.
+            TimeoutError: No trial could start before the deadline.
             StudyFailed: The study has paused itself for a reason for which workers end.
             HostError, UsageError: See `OwnCheckpoints.restore`; the trial is given back.
             StorageTransient: The database did not answer for 15 minutes.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         poll_interval = PollInterval()
         self._warn_of_unended()
         while not self._is_drained:

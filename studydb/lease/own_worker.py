@@ -23,7 +23,7 @@ from studydb.lease.fitting import Fitting
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt
 from studydb.lease.own_trial import give_back
-from studydb.lease.retries import retry_until_answered
+from studydb.lease.retries import retry_until
 from studydb.lease.upload_collector import UploadCollector
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
@@ -55,6 +55,7 @@ class OwnWorker:
         lease_s: float,
         capacity: Capacity,
         at_close: Callable[[], None],
+        deadline: float | None,
     ) -> None:
         """Register this process; start both threads; see `OwnLoop`."""
         self.pid = os.getpid()
@@ -62,7 +63,7 @@ class OwnWorker:
         self._capacity, self._at_close = capacity, at_close
         self.database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
         try:
-            self.id = self._enter()
+            self.id = self._enter(deadline)
         except BaseException:
             self._close_connections()
             raise
@@ -85,14 +86,15 @@ class OwnWorker:
         ).start()
         atexit.register(self.close)
 
-    def _enter(self) -> int:
+    def _enter(self, deadline: float | None) -> int:
         uuid = uuid4().hex
-        worker_id = retry_until_answered(
-            lambda: write(self.database, lambda: self._register(uuid), role=Role.WORKER)
+        worker_id = retry_until(
+            deadline, lambda: write(self.database, lambda: self._register(uuid), role=Role.WORKER)
         )
         process = this_process()
-        retry_until_answered(
-            lambda: recover_host(self.database, self._study, process=process, is_alive=is_alive)
+        retry_until(
+            deadline,
+            lambda: recover_host(self.database, self._study, process=process, is_alive=is_alive),
         )
         return worker_id
 

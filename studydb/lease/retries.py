@@ -46,12 +46,18 @@ def retry_until_answered(
     def is_retried(error: BaseException) -> bool:
         return isinstance(error, StorageTransient) and not give_up()
 
+    longer_each_time = tenacity.wait_exponential_jitter(
+        multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S, jitter=JITTER_S
+    )
+
+    def wait_s(state: tenacity.RetryCallState) -> float:
+        left_s = patience_s - (state.seconds_since_start or 0.0)
+        return max(0.0, min(longer_each_time(state), left_s))
+
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_retried),
         stop=tenacity.stop_after_delay(patience_s),
-        wait=tenacity.wait_exponential_jitter(
-            multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S, jitter=JITTER_S
-        ),
+        wait=wait_s,
         reraise=True,
     )
     return retrying(call)

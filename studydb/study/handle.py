@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -425,10 +426,13 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 back.
         """
         timeout_s = checking.seconds_or_none("timeout", timeout)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._opening:
             if self._loop is None or self._loop.is_foreign:
-                self._loop = open_loop(self.database, self.record, capacity=self._capacity)
-        return self._loop.ask(timeout_s)
+                self._loop = open_loop(
+                    self.database, self.record, capacity=self._capacity, deadline=deadline
+                )
+        return self._loop.ask(deadline)
 
     @suggesting_keywords
     def run(self, workers: int = 1) -> Counts:

@@ -8,21 +8,29 @@ from studydb.study.running import full_url
 from studydb.worker.rule_code import RuleProcess, asking, with_asked_code
 
 
-def open_loop(database: Database, study: Study, *, capacity: Capacity = UNLIMITED) -> OwnLoop:
+def open_loop(
+    database: Database,
+    study: Study,
+    *,
+    capacity: Capacity = UNLIMITED,
+    deadline: float | None = None,
+) -> OwnLoop:
     """
     Register this process as a worker that runs trials itself, and begin its heartbeat.
 
     Args:
         capacity: What the process has for its trials; by default every trial fits.
+        deadline: The time by the monotonic clock up to which to try to register.
 
     Raises:
+        TimeoutError: The database did not answer before the deadline.
         NotAllowed, Untrusted: The study's custom code (rules, scheduler, resource function) may not
             run here.
         StorageError: The database cannot be used.
     """
     rules = RuleProcess.of(database, study)
     if rules is None:
-        return OwnLoop(full_url(database), study, capacity=capacity)
+        return OwnLoop(full_url(database), study, capacity=capacity, deadline=deadline)
     try:
         asked = with_asked_code(study, rules.decider)
         return OwnLoop(
@@ -31,6 +39,7 @@ def open_loop(database: Database, study: Study, *, capacity: Capacity = UNLIMITE
             ask_rule=asking(rules.decider),
             capacity=capacity,
             at_close=rules.close,
+            deadline=deadline,
         )
     except BaseException:
         rules.close()

@@ -1,5 +1,6 @@
 """The rows of tests/rows.md and the markers of the tests agree."""
 
+import ast
 import sys
 from collections import Counter
 from pathlib import Path
@@ -23,6 +24,19 @@ def test_ids_of_rows_are_unique():
 
 def test_every_row_names_the_tests_that_have_its_marker_and_no_other_tests():
     assert table.differences(ROWS, table.marks_of_repository()) == []
+
+
+def test_every_row_with_tests_has_one_in_the_default_suite():
+    nightly = {
+        f"{path.relative_to(ROOT / 'tests').as_posix()}::{function.name}"
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        and "pytest.mark.nightly" in map(ast.unparse, function.decorator_list)
+    }
+
+    assert [row.id for row in ROWS if row.tests and {*row.tests} <= nightly] == []
+    assert nightly
 
 
 SOURCE = """

@@ -8,7 +8,6 @@ parameters, each value of each parameter meets both databases. The cases of `LON
 too. The fixture `sqlite_alone` runs tests on SQLite only.
 """
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -57,15 +56,12 @@ def left_out(cases: Iterable[Case]) -> set[Case]:
     }
 
 
-def left_to_the_nightly_run(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+def left_out_by_turns(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """
     Find the cases to leave out.
 
     A test that a guard or a row of rows.md names runs all cases, unless `LONG_TESTS` has its file.
-    The nightly run leaves out no case.
     """
-    if os.environ.get("STUDYDB_NIGHTLY") == "1":
-        return set()
     guarding = _named_by_guards()
     seen: Seen = defaultdict(dict)
     cases = {item: case for item in items if (case := _case(item, guarding, seen)) is not None}

@@ -98,6 +98,7 @@ def archive_of(name, data):
 # --- checkpoints
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("storage_url", "is_signed"),
     [("sqlite", False), ("postgresql", True)],
@@ -122,6 +123,7 @@ def test_checkpoint_archive_without_a_valid_signature_is_not_opened(stage, attac
     assert stage.trial().reason == "COMPLETED"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 def test_checkpoint_directory_that_a_worker_signed_is_restored(stage):
     create(stage, "loading:unpickling", max_failures=1)
@@ -343,6 +345,7 @@ def test_own_loop_receives_no_inserted_trial_with_invalid_params(
 # --- reading
 
 
+@pytest.mark.nightly
 def test_reading_commands_print_rows_of_any_content(stage, attack, bare_console, monkeypatch):
     study = create(stage, "obedient:one_step")
     assert stage.run() == 0

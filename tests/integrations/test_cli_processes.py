@@ -145,6 +145,7 @@ def test_working_directory_comes_first_on_sys_path(bare_console, here):
     assert sys.path[0] == str(here)
 
 
+@pytest.mark.nightly
 def test_listing_ends_without_an_error_when_its_reader_closes_the_pipe(processes, sqlite_url):
     database = connect(sqlite_url)
     study = arrange.new_study(database, name="digits", num_trials=None)
@@ -162,6 +163,7 @@ def test_listing_ends_without_an_error_when_its_reader_closes_the_pipe(processes
         assert err == ""
 
 
+@pytest.mark.nightly
 def test_table_in_a_pipe_has_whole_cells_without_colours(command, processes, sqlite_url):
     long = "x" * 300
     command("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x=choice([1])")
@@ -189,6 +191,7 @@ def followed(command, processes, sqlite_url):
     return worker, follower
 
 
+@pytest.mark.nightly
 def test_interrupted_commands_exit_with_130(command, followed):
     worker, follower = followed
 
@@ -202,6 +205,7 @@ def test_interrupted_commands_exit_with_130(command, followed):
     assert command("trials", "mine", "--format", "json").count("PENDING") == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.row("B14")
 def test_logs_follow_prints_the_output_of_a_running_trial_to_its_end(command, followed, folder):
     worker, follower = followed

@@ -112,6 +112,7 @@ def fail_once(config, trial):
             raise ValueError("no")
 
 
+@pytest.mark.nightly
 def test_clone_in_a_worker_goes_on_from_the_checkpoint_of_its_parent(create_study, storage_url):
     study = create_study("digits", fail_once, space={"lr": 0.5}, num_trials=1, storage=storage_url)
     with pytest.raises(studydb.StudyFailed):
@@ -309,6 +310,7 @@ def test_clone_copies_the_study_of_the_handle_although_its_name_now_belongs_to_a
     assert handles(study.clone("again")).record.num_trials == 5
 
 
+@pytest.mark.nightly
 def test_clone_is_signed_anew_and_only_the_signer_of_the_study_can_clone_it(
     create_study, handles, storage_url, tmp_path, monkeypatch
 ):

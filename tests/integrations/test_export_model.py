@@ -90,6 +90,7 @@ def test_trainable_writes_its_model_from_a_checkpoint(bare_console, here, create
     assert sorted(path.name for path in (here / "out").iterdir()) == ["model"]
 
 
+@pytest.mark.nightly
 @pytest.mark.row("B13")
 def test_checkpoint_and_model_of_the_best_trial_come_from_the_best_step(bare_console, here, create):
     source = FUNCTION.replace("1 / step", "abs(step - 2)")
@@ -104,6 +105,7 @@ def test_checkpoint_and_model_of_the_best_trial_come_from_the_best_step(bare_con
     assert study.best_trial.checkpoint.step == 3
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -122,6 +124,7 @@ def test_trainable_that_exports_nothing_is_refused(bare_console, here, create, c
     assert [path for path in here.iterdir() if path.name.startswith(".model")] == []
 
 
+@pytest.mark.nightly
 def test_error_of_the_users_code_leaves_no_folder_and_shows_its_traceback(
     bare_console, here, create
 ):
@@ -134,6 +137,7 @@ def test_error_of_the_users_code_leaves_no_folder_and_shows_its_traceback(
     assert not (here / "model").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", ["export-checkpoint", "export-model"])
 def test_home_of_an_unknown_user_is_refused(bare_console, here, create, command):
     create("exported:train", FUNCTION)
@@ -153,6 +157,7 @@ def test_export_model_does_not_replace_an_existing_folder(bare_console, here, cr
     )
 
 
+@pytest.mark.nightly
 def test_damaged_checkpoint_is_not_given_to_the_users_code(bare_console, here, create):
     create("exported:train", FUNCTION)
     (newest,) = here.parent.rglob("checkpoints/*/*/*/3-*")

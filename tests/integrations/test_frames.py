@@ -221,6 +221,7 @@ def test_error_without_pandas_names_the_pip_command(database, study, monkeypatch
             frame(database, study)
 
 
+@pytest.mark.nightly
 def test_results_dataframe_needs_less_memory_than_three_frames_and_one_page(database, monkeypatch):
     monkeypatch.setattr(pages, "RESULTS_PER_PAGE", 300)
     study = arrange.new_study(database, num_trials=None)

@@ -165,6 +165,7 @@ study.close()
 """
 
 
+@pytest.mark.nightly
 def test_notebook_function_is_sent_with_the_definitions_of_other_cells(first, database):
     printed = first.run("-c", KERNEL, stdin=CELLS)
 
@@ -187,6 +188,7 @@ print("best", study.best_value)
 """
 
 
+@pytest.mark.nightly
 def test_script_without_a_main_guard_runs_once_and_workers_run_its_function(first, database):
     (first.workdir / "script.py").write_text(SCRIPT)
 
@@ -400,6 +402,7 @@ def test_evil_pickle_creates_a_file_when_it_is_unpickled(first, monkeypatch):
     assert (first.workdir / "opened").exists()
 
 
+@pytest.mark.nightly
 def test_bytes_signed_for_one_study_are_refused_in_another(first, database):
     first.create(train)
     first.create(scaled_by(5), "other")

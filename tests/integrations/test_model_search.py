@@ -67,6 +67,7 @@ def test_other_seed_gives_other_points(create):
     assert first != second
 
 
+@pytest.mark.nightly
 def test_workers_try_each_configuration_once(create):
     study = create(trainable="valued:bowl", num_trials=8, workdir=TRAINABLES)
 

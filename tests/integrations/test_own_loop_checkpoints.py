@@ -272,6 +272,7 @@ def test_training_goes_on_if_the_store_fails(study_in_a_folder, tmp_path):
     assert study.ask().start_step == 1
 
 
+@pytest.mark.nightly
 def test_warning_of_an_unusable_cache_names_the_line_of_the_user(
     create_study, sqlite_url, s3_server, monkeypatch, tmp_path
 ):

@@ -3,16 +3,20 @@
 import itertools
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from harness.kept_checkpoints import files_below, live_steps, saved_steps
 from harness.proxy import Proxy
+from sqlalchemy import make_url
 
 import studydb
+from studydb.db import sqlite_file
 
 BEGIN = """
 import os, sys, studydb
@@ -204,3 +208,40 @@ def test_checkpoint_is_stored_once_although_the_connection_is_cut(
                 break
         cut.close()
     assert nth > 3
+
+
+@pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
+def test_first_and_later_asks_end_at_their_timeout_if_the_database_is_busy(
+    study, storage_url, monkeypatch
+):
+    """Without a timeout, an ask tries for 15 minutes."""
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.1)
+    with closing(sqlite3.connect(make_url(storage_url).database, isolation_level=None)) as other:
+        for number in (0, 1):
+            other.execute("BEGIN IMMEDIATE")
+            began_s = time.monotonic()
+            with pytest.raises(TimeoutError, match="another process is writing"):
+                study.ask(timeout=0.5)
+            assert time.monotonic() - began_s < 4.0
+            other.execute("ROLLBACK")
+            with study.ask(timeout=30) as trial:
+                assert trial.number == number
+                trial.report({"loss": 0.5})
+
+
+@pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
+def test_ask_ends_at_its_timeout_if_the_database_is_away(study, storage_url, load_study):
+    with closing(Proxy(storage_url)) as proxy:
+        away = load_study("own", proxy.url())
+        with away.ask() as trial:
+            trial.report({"loss": 0.5})
+        proxy.sever()
+        began_s = time.monotonic()
+        with pytest.raises(TimeoutError, match="did not answer in time"):
+            away.ask(timeout=1.0)
+        assert 1.0 <= time.monotonic() - began_s < 4.0
+        proxy.mend()
+        with away.ask(timeout=30) as trial:
+            trial.report({"loss": 0.5})
+        away.close()
+    assert [trial.state for trial in study.trials] == ["TERMINATED"] * 2

@@ -125,6 +125,7 @@ def output_of(console, *arguments):
         return str(error)
 
 
+@pytest.mark.nightly
 def test_commands_and_workers_print_and_store_no_password(create, url, commands, console, tmp_path):
     study = create()
     with Fleet(url, "digits", tmp_path) as fleet:
@@ -152,6 +153,7 @@ def test_commands_and_workers_print_and_store_no_password(create, url, commands,
     assert_masked(study.storage)
 
 
+@pytest.mark.nightly
 def test_study_run_prints_no_password(create, capfd):
     study = create(n_trials=1)
     seen = []

@@ -135,6 +135,7 @@ def machines(tmp_path):
         yield admin, first, second
 
 
+@pytest.mark.nightly
 def test_readme_commands_for_a_second_machine_for_roles_and_for_backup_succeed(machines):
     admin, first, second = machines
     create, upgrade, copy_key, roles, work, look = blocks("The second machine")

@@ -102,6 +102,7 @@ def run_own_loop(study):
             trial.report({"loss": 0.5})
 
 
+@pytest.mark.nightly
 def test_database_owner_may_run_the_script_twice_and_keeps_the_rights_of_an_owner(
     lab, psql, create_study
 ):
@@ -157,6 +158,7 @@ def test_script_limits_a_login_to_which_the_viewer_role_was_granted_by_hand(lab,
     assert settings_of(as_("dan", lab)) == LIMITS
 
 
+@pytest.mark.nightly
 def test_table_owner_gets_the_owner_role_if_a_superuser_runs_the_script(lab, psql, server, work):
     work(lab)
     admin = server[0].url(database_in(lab))

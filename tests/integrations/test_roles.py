@@ -139,6 +139,7 @@ def test_worker_process_with_the_worker_role_completes_a_study(roles, tmp_path, 
     assert study.counts.terminated == 4
 
 
+@pytest.mark.nightly
 def test_study_of_failing_trials_pauses_itself_under_the_worker_role(roles, tmp_path, create_study):
     space = {"x": studydb.uniform(0.0, 1.0)}
     options = {"space": space, "num_trials": 200, "workdir": TRAINABLES}

@@ -318,6 +318,7 @@ def test_study_without_a_trial_that_was_trained_to_its_end_is_refused(storage_ur
     study.close()
 
 
+@pytest.mark.nightly
 def test_documented_example_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 

@@ -101,6 +101,7 @@ def test_interrupted_deletion_continues_with_the_next_call(console, database, mo
     assert set(row_counts(database).values()) == {0}
 
 
+@pytest.mark.nightly
 def test_delete_removes_checkpoints_and_output_of_the_deleted_study_only(
     storage_url, tmp_path, monkeypatch, create_study
 ):

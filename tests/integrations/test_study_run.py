@@ -100,6 +100,7 @@ def test_ctrl_c_releases_the_trials_and_leaves_no_process(create, start_script):
     assert script.family() == []
 
 
+@pytest.mark.nightly
 @on_sqlite
 def test_second_ctrl_c_kills_trials_that_do_not_stop(create, start_script):
     study = create("obedient:ignores_sigterm")
@@ -114,6 +115,7 @@ def test_second_ctrl_c_kills_trials_that_do_not_stop(create, start_script):
     eventually(lambda: script.family() == [])
 
 
+@pytest.mark.nightly
 @on_sqlite
 def test_second_ctrl_c_while_the_first_is_handled_kills_trials_that_do_not_stop(
     create, start_script
@@ -167,6 +169,7 @@ def worker_pids(study):
     return [pid for (pid,) in running]
 
 
+@pytest.mark.nightly
 @on_sqlite
 def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(create, tmp_path):
     study = create()
@@ -252,6 +255,7 @@ def test_run_of_a_finished_study_starts_no_worker(create, monkeypatch):
     assert study.status is Status.FINISHED
 
 
+@pytest.mark.nightly
 @on_sqlite
 def test_run_ends_when_a_person_stops_the_study(create):
     study = create("obedient:unhurried")
@@ -269,6 +273,7 @@ def test_run_ends_when_a_person_stops_the_study(create):
     assert study.run().total == 1
 
 
+@pytest.mark.nightly
 @on_sqlite
 def test_run_prints_the_cause_of_repeated_losses(create, capfd):
     study = create("warmth:dies_twice")
@@ -279,6 +284,7 @@ def test_run_prints_the_cause_of_repeated_losses(create, capfd):
     assert "was killed by SIGKILL" in capfd.readouterr().err
 
 
+@pytest.mark.nightly
 @on_sqlite
 def test_run_prints_the_errors_of_trials_when_it_ends(create, capfd):
     study = create("misbehaving:raises_unless_first", n_trials=3)
@@ -313,6 +319,7 @@ def test_run_prints_only_the_errors_of_trials_that_failed_in_this_run(create, ca
     assert "failed:" not in without_failure
 
 
+@pytest.mark.nightly
 @on_sqlite
 def test_run_raises_the_error_of_a_worker_that_cannot_start(create, monkeypatch):
     study = create("obedient:one_step")

@@ -120,6 +120,7 @@ def run_on_terminal(*arguments, storage):
     return printed.decode()
 
 
+@pytest.mark.nightly
 def test_logs_escapes_control_characters_on_a_terminal_and_not_in_a_pipe(storage_url, tmp_path):
     with Stage(storage_url, tmp_path) as stage:
         stage.create("loading:steering")

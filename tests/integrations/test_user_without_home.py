@@ -49,6 +49,7 @@ CREATE = (
 )
 
 
+@pytest.mark.nightly
 def test_commands_work_with_a_key_in_the_environment(run_homeless, tmp_path):
     ran = run_homeless(
         CREATE,
@@ -75,6 +76,7 @@ def test_commands_work_with_a_key_in_the_environment(run_homeless, tmp_path):
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 def test_error_for_a_missing_key_names_the_environment_variable_that_takes_a_key(run_homeless):
     ran = run_homeless(CREATE)
@@ -83,6 +85,7 @@ def test_error_for_a_missing_key_names_the_environment_variable_that_takes_a_key
     assert "STUDYDB_SIGNING_KEY" in ran.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
 def test_worker_without_a_folder_for_output_is_refused_before_it_claims_a_trial(
     run_homeless,
@@ -96,6 +99,7 @@ def test_worker_without_a_folder_for_output_is_refused_before_it_claims_a_trial(
     assert json.loads(listed.stdout) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 def test_tilde_in_a_url_is_a_usage_error_for_a_user_without_a_home(run_homeless):
     for url in ("sqlite:///~/studies.db", "sqlite:///~stranger/studies.db"):

@@ -117,6 +117,6 @@ def test_explanation_asks_for_new_code_first_if_the_study_keeps_a_copy_of_the_co
     text = describe_failure(database, study, read_progress(database, study))
 
     keeps_copy = kind in (TrainableKind.PICKLE, TrainableKind.BOUND)
-    assert ("by `study.set(trainable=train)` or" in text) is keeps_copy
+    assert ("replace the copy by `study.set(trainable=train)`, then" in text) is keeps_copy
     assert ("Correct the cause, then `studydb resume" in text) is not keeps_copy
     assert f"then `studydb resume {study.name}`." in text

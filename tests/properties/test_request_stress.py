@@ -49,6 +49,7 @@ KINDS = """
 ENTRIES = "SELECT coalesce(sum(n_entries), 0) FROM rung WHERE study_id = {study}"
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_calls_of_many_processes_raise_only_refusals_while_processes_are_killed(
     storage_url, monkeypatch

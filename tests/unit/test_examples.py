@@ -52,6 +52,7 @@ def check_resumed(train, config, whole):
     assert resumed.metrics == whole.metrics[middle.step :]
 
 
+@pytest.mark.nightly
 def test_digits_reaches_an_error_below_8_percent_in_27_epochs_and_resumes_from_a_checkpoint(digits):
     trial = Trial()
 

@@ -240,6 +240,7 @@ def test_host_without_credentials_is_told_how_to_give_them(server, monkeypatch):
         store.get_bytes(stored.url, digest=stored.digest)
 
 
+@pytest.mark.nightly
 def test_server_that_fails_one_request_in_four_loses_nothing(s3, server, source, tmp_path):
     server.fail_every = 4
 
@@ -265,6 +266,7 @@ def test_save_waits_for_a_server_that_goes_away_for_a_while(s3, server):
     assert s3.get_bytes(stored.url, digest=stored.digest) == b"state"
 
 
+@pytest.mark.nightly
 def test_save_restore_and_delete_fail_if_the_server_stays_away(s3, server, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     stored = s3.put_bytes(place(), b"connected")
@@ -440,6 +442,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.nightly
 def test_memory_of_a_round_trip_does_not_grow_with_the_directory(s3, tmp_path):
     source = tmp_path / "large"
     source.mkdir()

@@ -12,6 +12,7 @@ from studydb.report_client import as_json, read_arguments
 VALUES = st.text() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 
 
+@pytest.mark.nightly
 @given(st.dictionaries(st.text(), VALUES))
 def test_json_of_a_report_is_read_as_the_same_report(report):
     assert json.loads(as_json(report)) == report

@@ -1,8 +1,10 @@
 """Short runs of `scripts/chaos poison`: nothing a trial does harms its worker or other trials."""
 
+import pytest
 from fleet import poison
 
 
+@pytest.mark.nightly
 def test_trials_with_poisonous_content_harm_no_worker_and_no_other_trial(storage_url, tmp_path):
     poisons = dict(enumerate(poison.ALL, start=1))
 

@@ -64,6 +64,7 @@ def test_injected_faults_lose_no_trial_and_no_result_on_sqlite(sqlite_url, tmp_p
     assert wrong == {}
 
 
+@pytest.mark.nightly
 def test_injected_faults_and_a_server_crash_lose_nothing_on_postgresql(
     crashable_postgres, tmp_path
 ):

@@ -68,6 +68,7 @@ def test_checkpoint_attribute_of_a_trial_is_its_newest_checkpoint(saved):
         assert contents(checkpoint) == whole
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("saved", ["saving:as_directory"], indirect=True)
 def test_path_of_a_checkpoint_is_a_private_copy_that_is_deleted_at_exit(saved, tmp_path):
     script = (

@@ -1,5 +1,6 @@
 """`study.set(checkpoints=…)` or `studydb set` changes the checkpoint store while a worker runs."""
 
+import pytest
 from fleet.workers import eventually
 
 from studydb.db.schema import checkpoint
@@ -65,6 +66,7 @@ def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store
     assert postgres_stage.steps() == [1, 2]
 
 
+@pytest.mark.nightly
 def test_checkpoint_store_of_a_running_study_can_change_to_s3_and_back(
     stage, tmp_path, s3_server, monkeypatch
 ):

@@ -74,6 +74,7 @@ def expect_completed_in_one_attempt(stage):
     assert "the report at step 3 said done=True" in stage.command("show", "staged", "0")
 
 
+@pytest.mark.nightly
 def test_class_that_is_killed_after_a_step_that_said_done_is_completed(stage):
     stage.create("classes:KilledAtItsEnd", space={"steps": 3})
 
@@ -82,6 +83,7 @@ def test_class_that_is_killed_after_a_step_that_said_done_is_completed(stage):
     expect_completed_in_one_attempt(stage)
 
 
+@pytest.mark.nightly
 def test_class_whose_worker_is_killed_after_a_step_that_said_done_is_completed(stage):
     stage.create("classes:WaitsAtItsEnd", space={"steps": 3})
     worker = stage.start()
@@ -95,6 +97,7 @@ def test_class_whose_worker_is_killed_after_a_step_that_said_done_is_completed(s
     expect_completed_in_one_attempt(stage)
 
 
+@pytest.mark.nightly
 def test_class_saves_when_its_worker_is_signalled(stage):
     stage.create("classes:InFiles", space={"gate_after": 4, "steps": 9})
     worker = stage.start()
@@ -120,6 +123,7 @@ def test_stop_rule_ends_a_class_after_a_last_checkpoint(stage):
     assert stage.trial().reason == "RULE_STOPPED"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -23,6 +23,7 @@ def create(create_command):
     return create_command
 
 
+@pytest.mark.nightly
 def test_stopped_command_gets_sigterm_and_the_stop_file_and_may_save_but_not_report(
     stage, script, create
 ):
@@ -48,6 +49,7 @@ def test_stopped_command_gets_sigterm_and_the_stop_file_and_may_save_but_not_rep
     assert stage.trial().checkpoint_step == 7
 
 
+@pytest.mark.nightly
 def test_signalled_worker_gives_the_trial_back_after_a_last_checkpoint(stage, script, create):
     create(
         script(
@@ -69,6 +71,7 @@ def test_signalled_worker_gives_the_trial_back_after_a_last_checkpoint(stage, sc
     assert stage.steps()[-1] == 9
 
 
+@pytest.mark.nightly
 def test_sigterm_reaches_all_processes_of_the_command(stage, script, create):
     create(
         script(
@@ -134,6 +137,7 @@ def test_command_dies_with_its_trials_process_if_worker_and_fork_server_are_kill
     eventually(lambda: not lives(command), 2.0)
 
 
+@pytest.mark.nightly
 def test_worker_kills_processes_left_by_a_killed_worker_and_fork_server_but_none_of_a_living_worker(
     stage, script, create
 ):
@@ -174,6 +178,7 @@ def test_command_whose_report_was_refused_is_killed_after_the_grace(stage, scrip
     assert stage.trial().state == "ERROR"
 
 
+@pytest.mark.nightly
 def test_grace_of_the_worker_is_the_grace_of_the_command(stage, script, create):
     create(
         script(

@@ -344,6 +344,7 @@ def test_done_completes_the_trial_and_later_reports_are_not_stored(stage, script
     assert stage.trial().reason == "COMPLETED"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "line",
     [
@@ -446,6 +447,7 @@ def test_group_with_underscores_stands_for_the_metric_of_the_study(stage, script
     assert stage.trial().last_value == 0.25
 
 
+@pytest.mark.nightly
 def test_python_program_of_a_command_reports_like_a_function(stage, create, here):
     (here / "train.py").write_text(
         "import studydb\n"
@@ -502,6 +504,7 @@ def example(name):
     raise AssertionError(name)
 
 
+@pytest.mark.nightly
 @pytest.mark.row("C9")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_example_of_the_documentation_trains_and_goes_on_after_a_kill(

@@ -48,6 +48,7 @@ def test_error_points_to_the_config_if_the_trainable_parses_sys_argv(stage):
     assert "usage: studydb worker [-h] --lr LR" in stage.command("logs", "staged", "0")
 
 
+@pytest.mark.nightly
 def test_study_run_prints_the_warning_about_an_unread_config(stage, capfd):
     study = stage.create("parsing:main", num_trials=1)
 

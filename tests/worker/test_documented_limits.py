@@ -1,8 +1,10 @@
 """The examples of docs/limits.md run as they are written."""
 
+import pytest
 from harness.documented_code import commands, names_defined_in
 
 
+@pytest.mark.nightly
 def test_examples_of_the_page_about_limits_run(sqlite_stage, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_stage.storage)

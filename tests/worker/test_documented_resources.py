@@ -1,5 +1,6 @@
 """The examples of docs/resources.md run as written, except those of a worker and an own loop."""
 
+import pytest
 from harness.documented_code import blocks, commands, names_defined_in
 
 from studydb.domain.resources import Resources
@@ -11,6 +12,7 @@ def module(name):
     return found
 
 
+@pytest.mark.nightly
 def test_examples_of_the_page_about_resources_run(sqlite_stage, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_stage.storage)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from harness.documented_code import commands, only_block
 
 TRAIN = """
@@ -14,6 +15,7 @@ def main(config):
 """
 
 
+@pytest.mark.nightly
 def test_example_of_the_page_about_stop_rules_runs(sqlite_stage, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STUDYDB_STORAGE", sqlite_stage.storage)

@@ -26,6 +26,7 @@ def test_example_has_fewer_than_40_lines():
     assert only_block("custom-schedulers.md", "python").count("\n") < 40
 
 
+@pytest.mark.nightly
 @pytest.mark.row("E12")
 def test_example_of_the_page_runs_although_the_worker_and_the_decider_are_killed(
     stage, monkeypatch, tmp_path

@@ -4,6 +4,7 @@ import pytest
 from harness.documented_code import names_defined_in
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("page", "name"), [("classes.md", "Net"), ("trainables.md", "trainable")])
 def test_example_of_the_documentation_learns(sqlite_stage, page, name):
     stage, space = sqlite_stage, {"alpha": 0.01}

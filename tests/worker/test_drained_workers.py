@@ -76,6 +76,7 @@ def test_waiting_ask_of_a_drained_own_loop_returns_none_within_5_s(storage_url):
     study.close()
 
 
+@pytest.mark.nightly
 def test_drain_ends_only_the_named_worker(sqlite_stage):
     sqlite_stage.create("obedient:unhurried", num_trials=2)
     first, second = sqlite_stage.start(), sqlite_stage.start()

@@ -43,6 +43,7 @@ def test_waiting_worker_prints_the_cause_within_a_second_of_the_pause(stage):
     assert time.monotonic() - paused_s < SOON_S
 
 
+@pytest.mark.nightly
 def test_resumed_study_runs_the_corrected_function(stage):
     stage.create("misbehaving:raises_until_corrected", num_trials=10)
     assert stage.run() == 3
@@ -56,6 +57,7 @@ def test_resumed_study_runs_the_corrected_function(stage):
     assert stage.study.counts.terminated == 10 - MAX_ALIKE
 
 
+@pytest.mark.nightly
 def test_worker_with_the_option_wait_continues_when_the_study_is_resumed(stage):
     stage.create("misbehaving:raises_until_corrected", num_trials=10)
     worker = stage.start(wait=True)
@@ -67,6 +69,7 @@ def test_worker_with_the_option_wait_continues_when_the_study_is_resumed(stage):
     eventually(lambda: stage.study.counts.terminated == 10 - MAX_ALIKE)
 
 
+@pytest.mark.nightly
 def test_study_run_raises_study_failed_if_the_study_pauses_itself_or_has_done_so(stage, capfd):
     study = stage.create("misbehaving:raises", num_trials=200)
 

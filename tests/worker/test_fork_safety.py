@@ -76,6 +76,7 @@ def test_libcuda_that_cannot_be_called_counts_as_initialized(monkeypatch, is_loa
     assert fork_safety._device(uses_devices=True) is not None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "module",
     [

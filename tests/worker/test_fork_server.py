@@ -331,6 +331,7 @@ def test_children_of_a_killed_fork_server_end_and_the_next_child_gets_another_se
     assert server.pid != killed
 
 
+@pytest.mark.nightly
 def test_fork_server_killed_between_requests_is_replaced(start, server):
     server.start()
     for _ in range(5):

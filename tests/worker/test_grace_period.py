@@ -35,6 +35,7 @@ def outlast_grace(stage, condition=lambda row: row.verdict is not None):
     time.sleep(2 * GRACE_S)
 
 
+@pytest.mark.nightly
 def test_pause_waits_for_the_end_of_a_step_that_is_longer_than_the_grace(stage, worker):
     stage.study.pause(0)
     outlast_grace(stage)
@@ -48,6 +49,7 @@ def test_pause_waits_for_the_end_of_a_step_that_is_longer_than_the_grace(stage, 
     assert [one.reason for one in stage.attempts()] == ["PAUSED"]
 
 
+@pytest.mark.nightly
 def test_pause_withdrawn_within_a_step_does_not_interrupt_the_attempt(stage, worker):
     stage.study.pause(0)
     outlast_grace(stage)
@@ -62,6 +64,7 @@ def test_pause_withdrawn_within_a_step_does_not_interrupt_the_attempt(stage, wor
     assert worker.exit_code() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.row("C5")
 def test_stop_kills_a_trial_in_a_step_that_is_longer_than_the_grace(stage, worker):
     stage.study.stop(0)
@@ -86,6 +89,7 @@ def test_stop_now_kills_a_trial_without_waiting_for_the_grace(stage, patient, nu
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
+@pytest.mark.nightly
 def test_stop_now_ends_the_grace_of_an_earlier_stop(stage, patient):
     stage.study.stop(0)
     stage.await_trial(lambda row: row.verdict is not None)
@@ -100,6 +104,7 @@ def test_invalidated_trial_is_killed_after_the_grace(stage, worker):
     assert stage.await_state("TERMINATED").reason == "INVALIDATED"
 
 
+@pytest.mark.nightly
 def test_stop_after_a_pause_request_kills_the_trial(stage, worker):
     stage.study.pause(0)
     outlast_grace(stage)
@@ -121,6 +126,7 @@ def test_sigterm_and_drain_kill_a_trial_in_a_step_longer_than_the_grace(stage, w
     stage.expect_released()
 
 
+@pytest.mark.nightly
 def test_sigterm_after_a_pause_request_kills_the_trial_and_leaves_it_paused(stage, worker):
     stage.study.pause(0)
     outlast_grace(stage)

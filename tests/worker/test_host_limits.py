@@ -105,6 +105,7 @@ def test_worker_without_a_scratch_directory_releases_the_trial(sqlite_stage, tmp
     expect_preempted(sqlite_stage, 1)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("few", [4, 8, 12, 16])
 def test_worker_started_with_few_descriptors_prints_no_traceback(sqlite_stage, few):
     sqlite_stage.create("obedient:one_step")
@@ -129,6 +130,7 @@ def writable_stage() -> Iterator[Stage]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a worker of another user")
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS lacks os.setresuid")
 def test_worker_that_cannot_fork_releases_the_trial_and_names_the_limit(writable_stage):
@@ -151,6 +153,7 @@ def test_fork_that_the_host_has_refused_is_tried_again(sqlite_stage):
     assert len(sqlite_stage.attempts()) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("more", [0, 1])
 def test_error_of_a_killed_trial_says_if_the_host_was_out_of_memory(sqlite_stage, more):
     sqlite_stage.create("misbehaving:kills_itself", max_losses=0)

@@ -48,6 +48,7 @@ def idle(stage):
     return worker
 
 
+@pytest.mark.nightly
 @pytest.mark.row("A2")
 def test_study_wait_returns_the_counts_and_a_worker_ends_with_its_study_unless_told_to_wait(stage):
     stage.create("obedient:one_step", num_trials=2)
@@ -64,6 +65,7 @@ def test_study_wait_returns_the_counts_and_a_worker_ends_with_its_study_unless_t
     assert waits.runs
 
 
+@pytest.mark.nightly
 def test_enqueued_trials_start_on_all_slots_of_an_idle_worker_within_2_s(stage, idle):
     numbers = [enqueued(stage.study.database, stage.study.record) for _ in range(4)]
 
@@ -82,6 +84,7 @@ def test_idle_worker_notices_a_pause_within_5_s_and_a_resumption_within_2_s(stag
     stage.await_trial(lambda row: row.started_at is not None, number, START_S)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("asks", [lambda study: study.stop(), lambda study: study.stop(0)])
 def test_trial_that_reports_nothing_learns_of_a_stop_within_5_s(sqlite_stage, asks):
     stage = sqlite_stage
@@ -187,6 +190,7 @@ def test_stopped_worker_gives_back_the_trial_of_a_claim_that_is_answered_late(
     assert trial.summary.n_results == 0  # no process was started
 
 
+@pytest.mark.nightly
 def test_stopping_worker_waits_for_the_answer_to_a_claim_no_longer_than_its_grace(
     database, tmp_path, monkeypatch
 ):

@@ -73,6 +73,7 @@ def flushes_since(stage, time):
     return Counter(trial for trial, at in flushes if seconds_between(time, at) > 0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.row("A14")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", LIMITS)
@@ -115,6 +116,7 @@ LONGEST_FLUSH_S = 2.0
 """More than the time between two flushes of a trial, also on a busy host."""
 
 
+@pytest.mark.nightly
 def test_study_that_reached_its_limit_goes_on_after_set_and_resume(sqlite_stage):
     stage = sqlite_stage
     study = stage.create("spending:paid", num_trials=1, max_steps=5)
@@ -131,6 +133,7 @@ def test_study_that_reached_its_limit_goes_on_after_set_and_resume(sqlite_stage)
     assert study.counts.terminated == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.row("A9")
 def test_time_limit_of_a_trial_includes_the_time_before_a_kill_of_its_worker(stage):
     study = stage.create("obedient:unhurried", trial_time_limit_s=3.0)
@@ -147,6 +150,7 @@ def test_time_limit_of_a_trial_includes_the_time_before_a_kill_of_its_worker(sta
     assert study.trials[0].checkpoint is not None  # saved within the grace
 
 
+@pytest.mark.nightly
 def test_trial_that_does_not_report_is_killed_at_its_time_limit(sqlite_stage):
     sqlite_stage.create("obedient:ignores_sigterm", trial_time_limit_s="1s")
 
@@ -155,6 +159,7 @@ def test_trial_that_does_not_report_is_killed_at_its_time_limit(sqlite_stage):
     assert sqlite_stage.trial().reason == "TIMED_OUT"
 
 
+@pytest.mark.nightly
 def test_study_stops_at_its_time_limit_while_its_trials_run(sqlite_stage):
     study = sqlite_stage.create("obedient:unhurried", num_trials=None, time_limit_s=2)
 
@@ -164,6 +169,7 @@ def test_study_stops_at_its_time_limit_while_its_trials_run(sqlite_stage):
     assert {trial.reason for trial in study.trials} == {"BUDGET_SPENT"}
 
 
+@pytest.mark.nightly
 @pytest.mark.row("A15")
 def test_fail_fast_pauses_the_study_at_the_first_failure_and_resume_continues_the_other_trials(
     sqlite_stage,

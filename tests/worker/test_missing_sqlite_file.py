@@ -69,6 +69,7 @@ def test_file_that_is_moved_back_can_be_used_again(database):
     assert arrange.enqueued(database, study) == 0
 
 
+@pytest.mark.nightly
 @each_way
 def test_worker_ends_when_its_file_is_displaced(sqlite_stage, displace):
     sqlite_stage.create("obedient:unhurried")
@@ -83,6 +84,7 @@ def test_worker_ends_when_its_file_is_displaced(sqlite_stage, displace):
     assert "Traceback" not in worker.output()
 
 
+@pytest.mark.nightly
 def test_worker_ends_during_a_long_step_when_its_file_is_moved(sqlite_stage):
     sqlite_stage.create("obedient:gated")
     worker = sqlite_stage.start(grace=1.0)

@@ -138,6 +138,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_script_for_syne_tune_goes_on_from_its_checkpoint_directory_after_sigkill(stage):
     (stage.folder / "train.py").write_text(SYNE_TUNE_SCRIPT)
     items = [sys.executable, "train.py", "{args}", "--st_checkpoint_dir", "{checkpoint_dir}"]

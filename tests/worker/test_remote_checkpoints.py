@@ -28,6 +28,7 @@ def test_trial_of_a_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_se
     assert stage.study.best_trial.checkpoint.to_dict()["step"] == 4
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("killed", ["child", "worker"])
 def test_parts_of_an_upload_whose_process_was_killed_are_deleted(stage, s3_server, killed):
     stage.create(
@@ -57,6 +58,7 @@ def test_parts_of_an_upload_whose_process_was_killed_are_deleted(stage, s3_serve
     assert stage.study.best_trial.checkpoint.to_dict()["step"] == 2
 
 
+@pytest.mark.nightly
 def test_training_goes_on_if_the_bucket_is_missing_and_status_says_so(stage, s3_server):
     stage.create("obedient:gated", checkpoints="s3://no-such-bucket")
     stage.open_gate("all")
@@ -69,6 +71,7 @@ def test_training_goes_on_if_the_bucket_is_missing_and_status_says_so(stage, s3_
     assert "s3://no-such-bucket" in stage.command("status", "staged")
 
 
+@pytest.mark.nightly
 def test_worker_goes_on_without_a_cache_if_the_folder_of_the_cache_cannot_be_used(
     stage, s3_server, monkeypatch
 ):
@@ -84,6 +87,7 @@ def test_worker_goes_on_without_a_cache_if_the_folder_of_the_cache_cannot_be_use
     assert len(s3_server.objects()) == 4
 
 
+@pytest.mark.nightly
 def test_trials_start_warm_in_a_study_whose_checkpoints_are_in_s3(stage, s3_server):
     stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}", num_trials=2)
     stage.open_gate("all")
@@ -93,6 +97,7 @@ def test_trials_start_warm_in_a_study_whose_checkpoints_are_in_s3(stage, s3_serv
     assert [stage.attempts(number)[0].start for number in (0, 1)] == ["warm", "warm"]
 
 
+@pytest.mark.nightly
 def test_paused_trial_has_the_checkpoint_of_its_last_report(stage, s3_server):
     stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}")
     s3_server.writes.clear()
@@ -109,6 +114,7 @@ def test_paused_trial_has_the_checkpoint_of_its_last_report(stage, s3_server):
     assert row.checkpoint_step == row.last_step
 
 
+@pytest.mark.nightly
 def test_command_saves_to_s3_and_ends_after_its_last_checkpoint_is_stored(
     create_command, script, stage, s3_server
 ):
@@ -132,6 +138,7 @@ def reads(server):
     return [path for method, path in server.requests if method == "GET" and "/models/" in path]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("size", ["10GB", "0"])
 def test_resume_on_the_same_host_reads_objects_only_without_a_cache(
     sqlite_stage, s3_server, monkeypatch, tmp_path, size

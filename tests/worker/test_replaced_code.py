@@ -100,6 +100,7 @@ def test_running_attempt_keeps_its_code_and_the_next_attempt_runs_the_new_code(s
         assert (ran.provenance["name"], ran.provenance["sha256"]) == (f"{name}:train", digest)
 
 
+@pytest.mark.nightly
 def test_worker_goes_from_a_command_to_a_function_and_back(sqlite_stage, modules):
     stage, command = sqlite_stage, ["sh", "train.sh", "{folder}", "{x}"]
     (modules / "train.sh").write_text(SCRIPT)

@@ -57,6 +57,7 @@ def test_each_trial_asks_for_what_the_function_says_of_its_config(stage):
     assert all(row.resource_class == f"licence={row.params['size']}" for row in rows)
 
 
+@pytest.mark.nightly
 def test_trials_that_fit_no_worker_wait_and_the_others_run(stage):
     """The small worker sets large trials aside; a larger worker runs them."""
     create(stage)
@@ -71,6 +72,7 @@ def test_trials_that_fit_no_worker_wait_and_the_others_run(stage):
     assert max(row.losses + row.failures for row in stage.rows(trial)) == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("how", "says"),
     [
@@ -114,6 +116,7 @@ def test_worker_goes_on_after_the_resource_function_is_corrected(stage):
     assert {row.resource_class for row in rows} == {"licence=1"}
 
 
+@pytest.mark.nightly
 def test_study_pauses_if_its_function_asks_for_a_65th_set_of_resources(sqlite_stage):
     space = {"size": studydb.randint(1, 10**6), "how": "shapes"}
     study = create(sqlite_stage, "wrong", space=space, num_trials=100)

@@ -43,6 +43,7 @@ def too_slow(stage):
     return f"stopping:TooSlow(limit=3, folder='{stage.folder}')"
 
 
+@pytest.mark.nightly
 @pytest.mark.row("A9")
 def test_rule_stops_a_trial_at_the_same_step_although_the_worker_was_killed(stage):
     create(stage, "loss>=3", too_slow(stage))
@@ -82,6 +83,7 @@ def test_rule_decides_again_if_the_worker_died_during_the_first_decision(stage):
     assert met["reason"] == "asked again with [1, 2, 3]"
 
 
+@pytest.mark.nightly
 def test_rule_reads_no_result_that_a_later_attempt_supersedes(sqlite_stage):
     stage = sqlite_stage
     stage.create("stopping:saves_once", stop=[too_slow(stage)])
@@ -97,6 +99,7 @@ def test_rule_reads_no_result_that_a_later_attempt_supersedes(sqlite_stage):
     assert stage.trial().reason == "RULE_STOPPED"
 
 
+@pytest.mark.nightly
 def test_decider_that_is_killed_between_two_results_is_replaced(sqlite_stage):
     stage = sqlite_stage
     create(stage, too_slow(stage))
@@ -112,6 +115,7 @@ def test_decider_that_is_killed_between_two_results_is_replaced(sqlite_stage):
     assert stage.events("study paused") == []
 
 
+@pytest.mark.nightly
 def test_process_of_a_rule_dies_with_its_worker(sqlite_stage):
     stage = sqlite_stage
     create(stage, too_slow(stage))
@@ -125,6 +129,7 @@ def test_process_of_a_rule_dies_with_its_worker(sqlite_stage):
     process.wait(10.0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("how", "cause"),
     [
@@ -173,6 +178,7 @@ def test_rule_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     assert "a stop rule has not decided, so the study pauses itself" in worker.output()
 
 
+@pytest.mark.nightly
 def test_failure_of_a_rule_pauses_the_study_on_both_databases(stage):
     study = create(stage, "stopping:Broken(how=raises)", num_trials=2)
     stage.open_gate("all")
@@ -188,6 +194,7 @@ def test_failure_of_a_rule_pauses_the_study_on_both_databases(stage):
     assert 'raise KeyError("accuracy")' in data["traceback"]
 
 
+@pytest.mark.nightly
 def test_worker_ends_if_a_rule_has_failed_and_no_trial_is_left(sqlite_stage):
     study = create(sqlite_stage, "stopping:Broken(how=raises)")
     sqlite_stage.open_gate("all")
@@ -227,6 +234,7 @@ def test_module_that_is_corrected_is_imported_again_after_the_resumption(sqlite_
     assert stage.trial().reason == "RULE_STOPPED"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
 def test_stop_now_does_not_wait_for_the_import_of_a_rule(sqlite_stage, tmp_path, numbers):
     stage, folder = sqlite_stage, tmp_path / "code"
@@ -246,6 +254,7 @@ def test_stop_now_does_not_wait_for_the_import_of_a_rule(sqlite_stage, tmp_path,
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
+@pytest.mark.nightly
 def test_rule_finds_no_credentials_and_no_inherited_sockets(stage, monkeypatch):
     monkeypatch.setenv("STUDYDB_SIGNING_KEY", "ab" * 32)
     monkeypatch.setenv("PGPASSWORD", "secret")
@@ -257,6 +266,7 @@ def test_rule_finds_no_credentials_and_no_inherited_sockets(stage, monkeypatch):
     assert met["reason"] == "secrets [], sockets 1, own group True"
 
 
+@pytest.mark.nightly
 def test_rule_may_print_and_return_a_bool_of_numpy(sqlite_stage):
     create(sqlite_stage, "stopping:Plain()")
     sqlite_stage.open_gate("all")
@@ -268,6 +278,7 @@ def test_rule_may_print_and_return_a_bool_of_numpy(sqlite_stage):
     assert met["reason"] == ""
 
 
+@pytest.mark.nightly
 def test_trial_whose_done_report_meets_a_rule_ends_as_stopped_by_the_rule(sqlite_stage):
     sqlite_stage.create("stopping:done_at_once", stop="stopping:WithoutBase(step=1)")
 
@@ -276,6 +287,7 @@ def test_trial_whose_done_report_meets_a_rule_ends_as_stopped_by_the_rule(sqlite
     assert sqlite_stage.trial().reason == "RULE_STOPPED"
 
 
+@pytest.mark.nightly
 def test_value_that_the_function_returns_is_judged(sqlite_stage):
     sqlite_stage.create("stopping:returns", stop="stopping:WithoutBase(step=1)")
 
@@ -304,6 +316,7 @@ def test_rule_that_cannot_be_used_is_refused_and_no_study_is_created(sqlite_stag
     create(sqlite_stage, "stopping:Plain()")  # no study has taken the name
 
 
+@pytest.mark.nightly
 def test_creation_warns_if_the_existing_study_has_another_rule(sqlite_stage):
     study = create(sqlite_stage, "stopping:TooSlow(limit=3)")
 
@@ -315,6 +328,7 @@ def test_creation_warns_if_the_existing_study_has_another_rule(sqlite_stage):
     assert same.record.rules[0].reads == 10
 
 
+@pytest.mark.nightly
 def test_try_asks_the_rules_and_names_their_failure(sqlite_stage, monkeypatch):
     monkeypatch.setattr(sys, "argv", sys.argv)  # `try` replaces sys.argv in this process
     monkeypatch.chdir(TRAINABLES)
@@ -341,6 +355,7 @@ def test_try_asks_the_rules_and_names_their_failure(sqlite_stage, monkeypatch):
     other.close()
 
 
+@pytest.mark.nightly
 def test_slots_of_a_worker_share_one_decider(sqlite_stage):
     stage = sqlite_stage
     create(stage, too_slow(stage), num_trials=4)
@@ -406,6 +421,7 @@ def test_signed_rule_does_not_run_as_the_trainable(sqlite_stage):
     assert "'stopping:WithoutBase' was changed after it was signed" in worker.output()
 
 
+@pytest.mark.nightly
 def test_rule_without_a_signature_runs_if_its_module_is_allowed(sqlite_stage, monkeypatch):
     stage = sqlite_stage
     create(stage, too_slow(stage))
@@ -430,6 +446,7 @@ def test_unsigned_rule_is_looked_for_only_in_the_directory_of_the_worker(sqlite_
     assert (allowed.signed, allowed.workdirs) == (False, ("/mine",))
 
 
+@pytest.mark.nightly
 def test_trial_reports_no_step_before_the_rule_has_judged_the_previous_step(sqlite_stage):
     """A trial that did not wait would train steps after the step at which the rule stops it."""
     stage = sqlite_stage
@@ -441,6 +458,7 @@ def test_trial_reports_no_step_before_the_rule_has_judged_the_previous_step(sqli
     assert (stage.folder / "counted").read_text() == "12"
 
 
+@pytest.mark.nightly
 def test_signals_to_the_process_of_a_rule_are_ignored(sqlite_stage):
     """A service manager may signal all of a worker's processes; the trials still need the rules."""
     stage = sqlite_stage
@@ -523,6 +541,7 @@ def test_rule_with_a_large_option_matches_its_signed_code_on_either_database(sto
     assert found.trainable.source == b'{"limit": 1e+30}'
 
 
+@pytest.mark.nightly
 def test_clone_of_a_study_signs_its_rules_again(sqlite_stage):
     stage = sqlite_stage
     study = create(stage, too_slow(stage))

@@ -72,6 +72,7 @@ def test_better_half_trains_on_although_worker_and_decider_are_killed(stage):
     assert len([line for line, n in trained.items() if line and n > 2]) == 0
 
 
+@pytest.mark.nightly
 def test_status_and_wait_see_that_a_study_is_finished_and_run_no_scheduler_code(sqlite_stage):
     study = create(sqlite_stage, cup(sqlite_stage))
 
@@ -126,6 +127,7 @@ BROKEN_WORK = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("how", "cause"), BROKEN_JUDGE.items())
 def test_judge_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     sqlite_stage, how, cause
@@ -155,6 +157,7 @@ def test_judge_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     assert "the scheduler has not decided, so the study pauses itself" in worker.output()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("how", "cause"), BROKEN_WORK.items())
 def test_next_work_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     sqlite_stage, how, cause
@@ -215,6 +218,7 @@ def test_scheduler_that_cannot_be_read_is_refused(sqlite_stage, given, message):
         create(sqlite_stage, given)
 
 
+@pytest.mark.nightly
 def test_object_and_text_name_the_same_scheduler(sqlite_stage):
     from scheduling import Cup  # noqa: PLC0415  the fixture has made it importable
 

@@ -12,6 +12,7 @@ import time
 import uuid
 from pathlib import Path
 
+import pytest
 from fleet.workers import eventually
 from harness.child_messages import saved_by, steps_of
 from harness.reused_process import two_trials
@@ -62,6 +63,7 @@ def waiting(config, trial):
         time.sleep(0.01)
 
 
+@pytest.mark.nightly
 def test_large_directory_is_sent_by_another_process_while_the_trial_trains(
     remote, s3_server, tmp_path
 ):
@@ -86,6 +88,7 @@ def test_large_directory_is_sent_by_another_process_while_the_trial_trains(
     assert not list((attempt.directory / "scratch").iterdir())
 
 
+@pytest.mark.nightly
 def test_large_dict_is_sent_by_another_process(remote, s3_server):
     def train(config, trial):
         checkpoint_saves.LARGE_BYTES = 1
@@ -103,6 +106,7 @@ def test_large_dict_is_sent_by_another_process(remote, s3_server):
     assert not list((attempt.directory / "scratch").iterdir())
 
 
+@pytest.mark.nightly
 def test_sender_that_is_killed_is_reported_and_the_next_save_works(remote, s3_server):
     def train(config, trial):
         checkpoint_saves.LARGE_BYTES = 1
@@ -127,6 +131,7 @@ def test_sender_that_is_killed_is_reported_and_the_next_save_works(remote, s3_se
     assert messages[-1] == Ended(End.COMPLETED)
 
 
+@pytest.mark.nightly
 def test_sender_ends_in_the_middle_of_an_upload_when_its_trial_is_killed(s3_server, tmp_path):
     """A worker's fork server would kill the sender, too; here there is no worker."""
     code = (
@@ -188,6 +193,7 @@ def test_lost_attempt_kills_its_sender(remote, s3_server):
     assert not is_running(pid)
 
 
+@pytest.mark.nightly
 def test_stop_signal_to_the_whole_group_lets_the_sender_finish(remote, s3_server):
     s3_server.writes.clear()
     attempt = remote(two_steps)
@@ -201,6 +207,7 @@ def test_stop_signal_to_the_whole_group_lets_the_sender_finish(remote, s3_server
     assert [saved.step for saved in saved_by(messages)] == [1]
 
 
+@pytest.mark.nightly
 def test_process_that_user_code_forks_neither_ends_the_sender_nor_keeps_its_socket(
     remote, s3_server
 ):
@@ -225,6 +232,7 @@ def test_process_that_user_code_forks_neither_ends_the_sender_nor_keeps_its_sock
     assert [saved.step for saved in saved_by(attempt.finish())] == [1]
 
 
+@pytest.mark.nightly
 def test_credentials_that_the_users_code_has_set_reach_the_sender(remote, s3_server, monkeypatch):
     def train(config, trial):
         checkpoint_saves.LARGE_BYTES = 1
@@ -253,6 +261,7 @@ def test_thread_sends_the_checkpoint_if_no_sender_can_be_started(remote, s3_serv
     assert [saved.step for saved in saved_by(messages)] == [1]
 
 
+@pytest.mark.nightly
 def test_process_of_a_class_runs_the_next_trial_after_large_uploads(s3_server, pump, tmp_path):
     trials = two_trials(pump, tmp_path, f"s3://{s3_server.bucket}", large_bytes=1)
 

@@ -35,6 +35,7 @@ def outcome(crashable_server, tmp_path_factory):
     return run
 
 
+@pytest.mark.nightly
 def test_no_worker_is_ever_oversubscribed(outcome):
     assert len({span.worker for span in outcome.spans}) >= 3
     assert outcome.oversubscribed() == []

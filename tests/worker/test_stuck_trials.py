@@ -1,5 +1,6 @@
 """A trial that always dies at the same step is run three times, though ten losses are allowed."""
 
+import pytest
 from harness.turns import sqlite_alone
 
 from studydb.domain.life.ending import LOSSES_AT_STEP
@@ -7,6 +8,7 @@ from studydb.domain.life.ending import LOSSES_AT_STEP
 storage_url = sqlite_alone  # operations/test_losses_at_the_same_step.py tests both databases
 
 
+@pytest.mark.nightly
 def test_trial_is_not_run_again_after_three_deaths_at_the_same_step(stage):
     stage.create("misbehaving:dies_after_step_2")
 
@@ -20,6 +22,7 @@ def test_trial_is_not_run_again_after_three_deaths_at_the_same_step(stage):
     )
 
 
+@pytest.mark.nightly
 def test_max_losses_of_a_study_replaces_the_limit_of_losses_at_the_same_step(stage):
     stage.create("misbehaving:dies_after_step_2", max_losses=3)
 

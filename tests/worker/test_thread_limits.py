@@ -45,6 +45,7 @@ def test_trial_keeps_a_thread_limit_that_the_user_has_set(sqlite_stage, unset, m
     assert limits_in_trial(sqlite_stage) == {"7", None}
 
 
+@pytest.mark.nightly
 def test_workers_of_one_call_of_study_run_share_the_cores(sqlite_stage, unset):
     study = sqlite_stage.create("obedient:inspected")
 

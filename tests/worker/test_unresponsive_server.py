@@ -74,6 +74,7 @@ def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
         standby.restore()  # no COMMIT waits for the standby while the stage is closed
 
 
+@pytest.mark.nightly
 def test_worker_with_a_trial_ends_after_its_patience_if_the_server_is_down(server, stage):
     stage.create("obedient:unhurried")
     worker = stage.start(patience=1.0)
@@ -87,6 +88,7 @@ def test_worker_with_a_trial_ends_after_its_patience_if_the_server_is_down(serve
     stage.study.database.close()  # the test's connections died with the server
 
 
+@pytest.mark.nightly
 def test_worker_ends_after_its_patience_while_the_standby_is_missing(stage, standby):
     stage.create("obedient:unhurried")
     worker = stage.start(patience=1.0, constants=SHORT_TIMEOUTS)
@@ -100,6 +102,7 @@ def test_worker_ends_after_its_patience_while_the_standby_is_missing(stage, stan
     assert "synchronous standby" in worker.output()
 
 
+@pytest.mark.nightly
 def test_worker_ends_at_sigterm_while_the_standby_is_missing(stage, standby):
     stage.create("obedient:unhurried")
     worker = stage.start(constants=SHORT_TIMEOUTS)
@@ -134,6 +137,7 @@ def test_trial_loses_no_step_while_the_standby_is_missing(stage, standby):
     assert stage.steps() == list(range(1, stage.trial().last_step + 1))
 
 
+@pytest.mark.nightly
 def test_worker_ends_at_sigterm_while_its_connection_is_frozen(postgres_url, tmp_path):
     with Proxy(postgres_url) as line, Stage(postgres_url, tmp_path) as stage:
         stage.create("obedient:unhurried")

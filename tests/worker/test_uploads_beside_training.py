@@ -33,6 +33,7 @@ def two_steps(config, trial):
     trial.report({"loss": 2})
 
 
+@pytest.mark.nightly
 def test_training_goes_on_while_a_checkpoint_is_sent(remote, s3_server):
     s3_server.writes.clear()
     attempt = remote(two_steps)
@@ -67,6 +68,7 @@ def test_next_save_waits_for_the_previous_upload(remote, s3_server):
     assert len(s3_server.objects()) == 2
 
 
+@pytest.mark.nightly
 def test_directory_may_be_changed_in_place_after_the_report(remote, s3_server, tmp_path):
     def train(config, trial):
         model = Path("model")
@@ -132,6 +134,7 @@ def test_paused_or_stopped_attempt_ends_after_its_checkpoint_is_stored(remote, s
     assert ended == Ended(End.STOPPED)
 
 
+@pytest.mark.nightly
 def test_pause_during_an_upload_saves_each_checkpoint_once(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
@@ -194,6 +197,7 @@ def test_lost_attempt_does_not_wait_for_its_upload(remote, s3_server):
     assert attempt.finish()[-1] == Ended(End.LOST)
 
 
+@pytest.mark.nightly
 def test_upload_that_fails_is_reported_and_training_goes_on(start, s3_server):
     server = ForkServer()
     server.start()
@@ -209,6 +213,7 @@ def test_upload_that_fails_is_reported_and_training_goes_on(start, s3_server):
     assert messages[-1] == Ended(End.COMPLETED)
 
 
+@pytest.mark.nightly
 def test_checkpoint_is_sent_while_the_trial_waits_if_no_copy_can_be_made(
     remote, s3_server, tmp_path
 ):
@@ -225,6 +230,7 @@ def test_checkpoint_is_sent_while_the_trial_waits_if_no_copy_can_be_made(
     assert messages[1].saved.step == 1
 
 
+@pytest.mark.nightly
 def test_given_directory_may_link_to_its_own_files_by_absolute_paths(remote, s3_server, tmp_path):
     def train(config, trial):
         given = trial.scratch / "given"
@@ -244,6 +250,7 @@ def test_given_directory_may_link_to_its_own_files_by_absolute_paths(remote, s3_
     }
 
 
+@pytest.mark.nightly
 def test_directory_that_changes_during_its_copy_fails_no_trial(remote, s3_server, monkeypatch):
     """The directory changes, for example, if another thread of the user's code writes to it."""
 
@@ -266,6 +273,7 @@ def test_directory_that_changes_during_its_copy_fails_no_trial(remote, s3_server
     assert messages[-1] == Ended(End.COMPLETED)
 
 
+@pytest.mark.nightly
 def test_error_of_the_trial_is_reported_after_its_checkpoint_is_stored(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
@@ -326,6 +334,7 @@ def test_checkpoint_saved_before_a_yield_belongs_to_the_previous_step(remote, s3
     assert [saved.step for saved in saved_by(messages)] == [0, 1]
 
 
+@pytest.mark.nightly
 def test_reused_process_runs_the_next_trial_after_the_uploads_of_the_trial_before(
     s3_server, pump, tmp_path
 ):

@@ -49,6 +49,7 @@ def objects(folder):
     return [path for path in Path(folder).rglob("0/0-*") if path.is_file()]
 
 
+@pytest.mark.nightly
 def test_array_of_50_mib_is_stored_once_and_loaded_once_for_all_trials(sqlite_stage):
     stage, store = sqlite_stage, sqlite_stage.folder / "store"
     given = with_parameters(bound.summing, data=ARRAY, scale=2)
@@ -81,6 +82,7 @@ def test_objects_reach_generators_and_functions_with_keyword_arguments_and_the_s
     assert stage.study.record.trainable.form == ("class" if name == "Summing" else "function")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("damage", "start"), [("removed", "auto"), ("changed", "fresh")])
 def test_trial_is_given_back_if_a_bound_object_is_missing_or_changed(sqlite_stage, damage, start):
     stage, store = sqlite_stage, sqlite_stage.folder / "store"
@@ -105,6 +107,7 @@ def test_trial_is_given_back_if_a_bound_object_is_missing_or_changed(sqlite_stag
     assert stage.trial().last_value == 9.25
 
 
+@pytest.mark.nightly
 def test_bound_objects_stay_in_the_old_store_if_the_study_changes_its_store(sqlite_stage):
     stage = sqlite_stage
     given = with_parameters(bound.summing, data=np.ones(9))
@@ -134,6 +137,7 @@ def test_data_larger_than_the_database_takes_is_refused_and_no_study_is_made(pos
         studydb.load_study("staged", storage=postgres_stage.storage)
 
 
+@pytest.mark.nightly
 def test_existing_study_stores_objects_again_only_if_they_have_changed(sqlite_url, tmp_path):
     def create(value, **options):
         given = with_parameters(bound.summing, data=np.full(3, value))
@@ -185,6 +189,7 @@ def create(sqlite_url, tmp_path):
     return create
 
 
+@pytest.mark.nightly
 def test_objects_are_removed_if_a_later_object_cannot_be_pickled(create, tmp_path):
     with pytest.raises(TrainableError, match="'other' cannot be sent to workers"):
         create(data=np.ones(9), other=threading.Lock())
@@ -192,6 +197,7 @@ def test_objects_are_removed_if_a_later_object_cannot_be_pickled(create, tmp_pat
     assert list((tmp_path / "store").iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("error", "is_kept"), [(StorageUnreachable("cut"), True), (StorageDenied("no right"), False)]
 )
@@ -212,6 +218,7 @@ def test_objects_are_removed_only_if_no_study_can_have_been_stored(
     assert len(objects(tmp_path / "store")) == is_kept
 
 
+@pytest.mark.nightly
 def test_name_that_is_taken_is_refused_before_the_objects_are_pickled(create):
     create(data=1).close()
 
@@ -219,6 +226,7 @@ def test_name_that_is_taken_is_refused_before_the_objects_are_pickled(create):
         create(data=threading.Lock())
 
 
+@pytest.mark.nightly
 def test_error_of_the_store_names_the_object_and_the_store(create, tmp_path):
     (tmp_path / "file").write_text("")
 
@@ -231,6 +239,7 @@ def test_error_of_the_store_names_the_object_and_the_store(create, tmp_path):
     assert "Training continues" not in str(error.value)
 
 
+@pytest.mark.nightly
 def test_store_that_is_missing_on_this_host_is_named_with_the_object(create, tmp_path):
     study = create(data=1)
     stores = study.database.locations.checkpoint_stores(study.record)
@@ -261,6 +270,7 @@ def test_objects_for_the_database_are_refused_as_soon_as_they_are_too_large():
     assert kept == ["a", "b"]
 
 
+@pytest.mark.nightly
 def test_neither_key_nor_password_is_stored_with_the_objects(sqlite_stage):
     store = sqlite_stage.folder / "store"
     sqlite_stage.create(with_parameters(bound.summing, data=np.ones(9)), checkpoints=store)
@@ -309,6 +319,7 @@ def test_code_that_cannot_be_called_with_the_given_objects_is_refused(code, name
     assert words in str(error.value)
 
 
+@pytest.mark.nightly
 def test_object_that_cannot_be_pickled_is_refused(sqlite_stage):
     with pytest.raises(TrainableError, match="'data' cannot be sent to workers"):
         sqlite_stage.create(with_parameters(bound.summing, data=(each for each in ())))

@@ -8,11 +8,13 @@ import json
 import re
 from urllib.parse import quote
 
+import pytest
 from harness.postgres import DSN_VARIABLE
 
 SECRET = "correct-horse"
 
 
+@pytest.mark.nightly
 def test_child_inherits_no_credential_no_connection_and_no_database_code(stage, monkeypatch):
     monkeypatch.delenv(DSN_VARIABLE, raising=False)  # a variable of the tests, not of workers
     if stage.storage.startswith("postgresql"):

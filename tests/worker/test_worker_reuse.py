@@ -77,6 +77,7 @@ def test_two_slots_use_at_most_two_processes(stage):
     assert calls(stage).count("setup") == calls(stage).count("cleanup")
 
 
+@pytest.mark.nightly
 def test_worker_with_start_fresh_reuses_no_process(stage):
     stage.create("classes:Reused", num_trials=2)
 
@@ -85,6 +86,7 @@ def test_worker_with_start_fresh_reuses_no_process(stage):
     assert calls(stage) == ["setup", "cleanup"] * 2
 
 
+@pytest.mark.nightly
 def test_trial_that_reset_config_refuses_runs_in_a_new_process(stage):
     stage.create("classes:Refusing", num_trials=2)
 
@@ -101,6 +103,7 @@ def test_trial_that_reset_config_refuses_runs_in_a_new_process(stage):
 # faults
 
 
+@pytest.mark.nightly
 def test_kill_of_a_waiting_process_does_not_harm_the_next_trial(stage):
     _, waiting = waiting_worker(stage)
 
@@ -113,6 +116,7 @@ def test_kill_of_a_waiting_process_does_not_harm_the_next_trial(stage):
     assert stage.steps(1) == [1, 2, 3, 4]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["raise", "kill"])
 def test_trial_after_a_fault_gets_a_new_process_and_no_other_trial_is_harmed(stage, fault):
     enqueue(stage, 0, 1, 2, trainable="classes:Faulty", space={"fault": fault}, max_failures=1)
@@ -139,6 +143,7 @@ def waiting_worker(stage, **options):
     return worker, waiting_child(worker)
 
 
+@pytest.mark.nightly
 def test_waiting_process_is_replaced_if_the_study_gets_other_code(stage):
     _, waiting = waiting_worker(stage)
 
@@ -151,6 +156,7 @@ def test_waiting_process_is_replaced_if_the_study_gets_other_code(stage):
     assert not waiting.is_running()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["SIGTERM", "drain"])
 def test_process_that_waits_cleans_up_and_ends_with_its_worker(stage, how):
     worker, waiting = waiting_worker(stage)
@@ -167,6 +173,7 @@ def test_process_that_waits_cleans_up_and_ends_with_its_worker(stage, how):
     assert stage.trial().reason == "COMPLETED"
 
 
+@pytest.mark.nightly
 def test_process_that_waits_ends_within_2_s_after_its_worker_was_killed(stage):
     worker, _ = waiting_worker(stage)
 
@@ -175,6 +182,7 @@ def test_process_that_waits_ends_within_2_s_after_its_worker_was_killed(stage):
     eventually(lambda: not worker.family(), 2.0)
 
 
+@pytest.mark.nightly
 def test_process_that_has_waited_too_long_cleans_up_and_ends(stage):
     worker, waiting = waiting_worker(stage, constants={"worker.slot_processes.IDLE_S": 0.5})
 
@@ -184,6 +192,7 @@ def test_process_that_has_waited_too_long_cleans_up_and_ends(stage):
     assert worker.runs
 
 
+@pytest.mark.nightly
 def test_sigterm_and_grace_end_a_trial_in_a_reused_process(stage):
     enqueue(stage, 0, 1, trainable="classes:Patient")
     worker = stage.start(grace=0.5)

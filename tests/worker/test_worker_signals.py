@@ -95,6 +95,7 @@ def test_repeated_sighup_does_not_count_as_a_second_signal(sqlite_stage):
     assert sqlite_stage.trial().checkpoint_step > 0
 
 
+@pytest.mark.nightly
 def test_worker_under_nohup_ignores_sighup(sqlite_stage):
     sqlite_stage.create("obedient:unhurried")
     worker = sqlite_stage.fleet.launch(
@@ -134,6 +135,7 @@ def test_signals_that_arrive_together_count_as_one(sqlite_stage):
     sqlite_stage.expect_released()
 
 
+@pytest.mark.nightly
 def test_next_worker_on_the_host_immediately_runs_the_trial_of_a_killed_worker(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:gated")
@@ -148,6 +150,7 @@ def test_next_worker_on_the_host_immediately_runs_the_trial_of_a_killed_worker(s
     assert [one.reason for one in stage.attempts()] == ["LOST", "COMPLETED"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("action", [Action.STOP, Action.PAUSE])
 def test_stop_and_pause_requests_reach_a_running_trial(sqlite_stage, action):
     study = sqlite_stage.create("obedient:unhurried", num_trials=10_000)
@@ -202,6 +205,7 @@ def test_idle_worker_prints_one_line_when_an_outage_begins_and_one_when_it_ends(
     assert worker.output().count("the database answers again") == 1
 
 
+@pytest.mark.nightly
 def test_worker_ends_after_its_patience_in_an_outage(crashable_server, crashable_stage):
     crashable_stage.create("obedient:one_step", num_trials=10_000)
     worker = crashable_stage.start(patience=1.0)

@@ -133,6 +133,7 @@ def starts_over_a_whole_card(found):
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(2400 if NIGHTLY else 300)
 def test_trials_hold_no_more_than_a_whole_card_and_no_card_is_lost_although_workers_are_killed(
     folder, sqlite_template, postgres_url

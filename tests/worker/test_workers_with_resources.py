@@ -20,10 +20,12 @@ def seen(stage):
 
 
 def devices(stage, n):
+    """Find the devices of completed attempts; an attempt that got no device gave its trial back."""
     return sorted(
         name
         for number in range(n)
         for one in stage.attempts(number)
+        if one.reason == "COMPLETED"
         for name in one.devices or ["none"]
     )
 
@@ -54,6 +56,7 @@ def test_two_trials_with_half_a_gpu_each_run_together(sqlite_stage, gpu):
     assert seen(sqlite_stage) == [gpu] * 3
 
 
+@pytest.mark.nightly
 @pytest.mark.row("C10")
 def test_two_workers_of_a_host_share_its_gpus(sqlite_stage, gpu):
     given = {"CUDA_VISIBLE_DEVICES": f"{gpu}-a,{gpu}-b,{gpu}-c"}
@@ -68,6 +71,7 @@ def test_two_workers_of_a_host_share_its_gpus(sqlite_stage, gpu):
     assert {row.losses for row in map(sqlite_stage.trial, range(6))} == {0}
 
 
+@pytest.mark.nightly
 def test_whole_gpus_and_halves_start_beside_a_half_that_another_process_holds(
     sqlite_stage, gpu, tmp_path
 ):
@@ -89,6 +93,7 @@ def test_whole_gpus_and_halves_start_beside_a_half_that_another_process_holds(
     held.release()
 
 
+@pytest.mark.nightly
 def test_a_worker_without_a_required_tag_does_not_start(sqlite_stage):
     sqlite_stage.create("sharing:look", require=["a100"])
 

@@ -48,6 +48,7 @@ def file_of(row):
 # a save that fails
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", ["a file", "read-only", "no bucket", "no credentials"])
 def test_training_goes_on_when_no_checkpoint_can_be_stored(stage, what, request, monkeypatch):
     store, says = str(stage.store), "cannot be made"
@@ -126,6 +127,7 @@ def raise_the_step(stage, row):
     change(stage.study.database, f"UPDATE checkpoint SET step = 99 WHERE id = {row.id}")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -167,6 +169,7 @@ def test_trial_starts_from_scratch_if_both_checkpoints_are_damaged(stage):
     assert len(stage.events("checkpoint corrupt")) == 2
 
 
+@pytest.mark.nightly
 def test_missing_store_ends_the_worker_and_no_checkpoint_is_marked_corrupt(stage):
     saved_twice(stage, str(stage.store))
     stage.store.rename(stage.folder / "moved")
@@ -212,6 +215,7 @@ def test_no_checkpoint_is_marked_corrupt_if_this_host_cannot_use_the_store(
     assert [row.start_step for row in stage.attempts()][-1] == 3
 
 
+@pytest.mark.nightly
 def test_trial_falls_back_to_the_previous_checkpoint_if_its_s3_object_is_missing(stage, s3_server):
     _, newest = saved_twice(stage, f"s3://{s3_server.bucket}/models")
     key = newest.url.split("/", 3)[3]

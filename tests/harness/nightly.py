@@ -1,0 +1,52 @@
+"""
+Chooses what the default suite leaves out, so that it stays short enough to run on each change.
+
+Two markers leave tests out. `nightly` leaves out a test of whole processes that takes long; another
+test of the default suite tests the same promise in less time, or in fewer situations. `sampled(n)`
+leaves out most cases of an exhaustive test: one case in `n` runs, and at least one.
+"""
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from zlib import crc32
+
+import pytest
+
+from harness import turns
+
+EVERY_CASE = ("STUDYDB_EVERY_CASE", "STUDYDB_NIGHTLY")
+"""Variables that leave out no test. With STUDYDB_NIGHTLY, some tests also take their long forms."""
+
+
+def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Find the tests that this run leaves out: none, if one of the variables `EVERY_CASE` is 1."""
+    if "1" in map(os.environ.get, EVERY_CASE):
+        return set()
+    marked = {item for item in items if item.get_closest_marker("nightly")}
+    marked |= turns.left_out_by_turns(items)
+    return marked | _left_out_of_samples([item for item in items if item not in marked])
+
+
+def sample(names: Sequence[str], one_in: int) -> set[str]:
+    """
+    Choose one name in `one_in`, and at least one.
+
+    The choice is by checksum, so it is the same in each process, and the chosen cases differ in all
+    their parameters. If every fourth case ran, all of these could be of the same database.
+    """
+    return set(sorted(names, key=lambda name: crc32(name.encode()))[: -(-len(names) // one_in)])
+
+
+def _left_out_of_samples(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    of_tests: dict[tuple[str, int], dict[str, pytest.Item]] = defaultdict(dict)
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is not None:
+            of_tests[item.nodeid.partition("[")[0], mark.args[0]][item.nodeid] = item
+    return {
+        item
+        for (_, one_in), cases in of_tests.items()
+        for name, item in cases.items()
+        if name not in sample([*cases], one_in)
+    }
