@@ -30,10 +30,11 @@ class ForkedProcess:
 
     def __init__(self, parent: "PreloadedWorkers", pid: int) -> None:
         self._parent, self.pid = parent, pid
+        self.returncode: int | None = None
 
     def poll(self) -> int | None:
         self._parent.read_exits(0.0)
-        return self._parent.exit_codes.get(self.pid)
+        return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         deadline_s = time.monotonic() + (3600.0 if timeout is None else timeout)
@@ -56,7 +57,7 @@ class PreloadedWorkers:
     """The process that forks workers; all tests of a pytest process share it."""
 
     def __init__(self) -> None:
-        self.exit_codes: dict[int, int] = {}
+        self._running: dict[int, ForkedProcess] = {}
         self._process = subprocess.Popen(
             [sys.executable, "-c", "from fleet.preloaded import serve; serve()"],
             cwd=TESTS,
@@ -92,7 +93,9 @@ class PreloadedWorkers:
         _send(self._process.stdin, request)
         while (pid := self._read().get("pid")) is None:
             pass
-        return ForkedProcess(self, pid)
+        # The system gives the pid of a process that has ended to a new process.
+        forked = self._running[pid] = ForkedProcess(self, pid)
+        return forked
 
     def read_exits(self, timeout_s: float) -> None:
         """Record the exits of workers; wait at most `timeout_s` for the first exit."""
@@ -113,7 +116,7 @@ class PreloadedWorkers:
         assert line, "the process that forks workers has ended"
         message: dict[str, int] = json.loads(line)
         if "exited" in message:
-            self.exit_codes[message["exited"]] = message["code"]
+            self._running.pop(message["exited"]).returncode = message["code"]
         return message
 
 
