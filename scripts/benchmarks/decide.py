@@ -266,7 +266,7 @@ def _contest(
         urls_of |= {
             names[name]: url for name in filled.contenders if name not in filled.makes_trials
         }
-        click.echo(f"Loaded {size:,} entries.", err=True)
+        click.echo(f"Loaded {size:,} trials.", err=True)
     return Contest(
         unit=filled.unit,
         plans=plans,

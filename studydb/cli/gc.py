@@ -28,7 +28,7 @@ def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
     what = f"{counted(done.n, 'checkpoint')} ({size_text(done.size_bytes)}){uploads}"
     click.echo(f"Study {name!r}: {what} {did}.")
     if done.left or done.n_uploads_left:
-        where = f" in {done.left[0]!r}" if done.left else ""
+        where = f" (the first: {done.left[0]!r})" if done.left else ""
         left = [
             counted(n, what)
             for n, what in ((len(done.left), "checkpoint"), (done.n_uploads_left, "cut-off upload"))

@@ -222,8 +222,8 @@ class Question(NamedTuple):
     """
     A question to the user's code, with all that the code may read.
 
-    Two questions are equal if the code could not tell them apart. A transaction uses an answer only
-    if the code has given this answer to an equal question.
+    Equal questions look the same to the code. So a transaction may use the answer that the code has
+    given to an equal question, and it uses no other answer.
 
     Attributes:
         method: `JUDGE` or `NEXT_WORK`.
@@ -262,7 +262,10 @@ def judge_question(
 
 def work_question(view: QueueView, keys: Sequence[RungKey], brackets: int) -> Question:
     """
-    Write down what `next_work` may read: rungs, trials underway, and whether a trial may start.
+    Write down what `next_work` may read.
+
+    These are the rungs with the best trial that waits at each, the trials underway, the next draw,
+    and whether a trial may start.
 
     Args:
         keys: Rungs that `next_work` can read even if they are closed and no trial waits there.

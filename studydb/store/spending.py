@@ -64,8 +64,8 @@ class LimitedStudy:
     Attributes:
         is_spent: Whether a limit or a stop rule has stopped the study.
         age_s: Seconds since the study's first worker or own loop started; 0 before that.
-        best: For each rule that stops the whole study, the best values of the results stored since
-            the values were last forgotten; see `forget_best` and `studies.set_status`.
+        best: For each rule that stops the whole study, the best values among the results stored
+            since the last call of `forget_best`; see `studies.set_status`.
     """
 
     status: Status

@@ -32,6 +32,9 @@ def ask_function(loaded: Any, arguments: Mapping[str, Any]) -> dict[str, float]:
     """
     Ask what a trial with this config needs; the user's code may raise anything.
 
+    A trainable that no longer has `default_resources` is itself called, because what was imported
+    does not say whether it is a trainable or a resource function.
+
     Args:
         arguments: Has the config under "config", as JSON text.
 

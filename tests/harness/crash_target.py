@@ -3,9 +3,9 @@ Kills a process at each COMMIT of an operation on an SQLite file.
 
 Run as a program: `python -m harness.crash_target TEMPLATE FOLDER`. Each line of the input is an
 operation's name; the answer is the number of its COMMITs. The program copies the SQLite file
-TEMPLATE and adds the rows that the operation needs. For each COMMIT, two forked processes call the
-operation, each on a copy of this file: one is killed before the COMMIT, the other after it. All
-processes make the same tokens, so a test can repeat a killed call.
+TEMPLATE, and adds to the copy the rows that the operation needs. For each COMMIT, two forked
+processes call the operation, each on its own duplicate of that copy: one is killed before the
+COMMIT, the other after it. All processes make the same tokens, so a test can repeat a killed call.
 """
 
 import gc

@@ -42,9 +42,9 @@ class S3Server:
         """Make a new, empty bucket, and end all faults."""
         self.fail_every = 0
         self.writes.set()
-        self.requests.clear()
         self.bucket = f"bucket-{uuid.uuid4()}"
         self.client().create_bucket(Bucket=self.bucket)
+        self.requests.clear()
 
     def start(self):
         """Listen on a free port; after `stop`, on the same port again."""

@@ -110,7 +110,11 @@ def _one_turn(action: StudyAction, model: Model) -> Generator[None, None, Any]:
 
 
 def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int, ...]]:
-    """All orders of turns. An action has one turn; with `turns`, one more per RUNNING trial."""
+    """
+    All orders of turns.
+
+    An action has one turn. An action whose `turns` is set has one more for each RUNNING trial.
+    """
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     return _merged([running + 1 if action.turns else 1 for action in actions])
 

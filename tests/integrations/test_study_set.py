@@ -146,7 +146,7 @@ def test_set_replaces_the_trainable_by_another_function_or_by_a_command(
         ([], 2, "No setting is given."),
     ],
 )
-def test_set_refuses_code_that_cannot_run_and_a_call_without_settings(
+def test_set_refuses_code_that_cannot_run_contradicting_options_and_a_call_without_settings(
     console, with_modules, words, code, message
 ):
     database = with_modules.database
@@ -166,6 +166,9 @@ def test_study_set_changes_the_trainable_and_the_checkpoint_store_in_one_call(
     assert with_modules.record.trainable.kind == "pickle"
     assert with_modules.record.checkpoints == tmp_path.as_uri()
     assert with_modules.record == load(database, "mine")
+
+
+def test_study_set_without_settings_is_refused(with_modules):
     with pytest.raises(InvalidSpec, match="No setting is given"):
         with_modules.set()
 

@@ -2,7 +2,7 @@
 The row of an upload is stored before its first byte is written.
 
 Workers find the uploads of ended attempts by these rows, and delete first the bytes, then the row.
-The bytes stay if a checkpoint names them, or if the row's URL is not that of the upload.
+The bytes stay if a checkpoint names them, or if the row names another place than the upload's own.
 """
 
 from dataclasses import replace

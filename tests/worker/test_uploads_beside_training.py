@@ -231,7 +231,7 @@ def test_checkpoint_is_sent_while_the_trial_waits_if_no_copy_can_be_made(
 
 
 @pytest.mark.nightly
-def test_given_directory_may_link_to_its_own_files_by_absolute_paths(remote, s3_server, tmp_path):
+def test_directory_for_a_save_may_have_absolute_links_to_its_own_files(remote, s3_server, tmp_path):
     def train(config, trial):
         given = trial.scratch / "given"
         given.mkdir()
