@@ -59,7 +59,7 @@ class TemporaryDirectory:
         """Remove the directory; what cannot be removed stays until `remove_abandoned`."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _remove_tree(self.path)
             os.close(descriptor)
 
 
@@ -79,9 +79,21 @@ def _remove_if_abandoned(path: str) -> None:
         return
     try:
         if os.fstat(descriptor).st_uid == os.geteuid() and _can_lock(descriptor):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove_tree(path)
     finally:
         os.close(descriptor)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a directory, also if it has directories in which its owner may not write."""
+    shutil.rmtree(path, ignore_errors=True)
+    for folder, names, _ in os.walk(path):  # only if something is left
+        for name in names:
+            below = os.path.join(folder, name)  # noqa: PTH118
+            if not os.path.islink(below):  # noqa: PTH114
+                with suppress(OSError):
+                    os.chmod(below, 0o700)  # noqa: PTH101
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _can_lock(descriptor: int) -> bool | None:

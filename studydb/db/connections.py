@@ -1,5 +1,6 @@
 """The pool of a database's connections; a connection is opened when needed, and kept."""
 
+import _thread
 import inspect
 import os
 import sqlite3
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 WAIT_S = 30.0
 FORK_WAIT_S = 10.0
 """How long a fork waits for the transactions of other threads at most; most take milliseconds."""
+
+REPEAT_S = 0.05
+"""How long after a fork a Ctrl-C is repeated that came while the fork waited."""
 
 
 class Cursor(Protocol):
@@ -40,8 +44,13 @@ class Cursor(Protocol):
 
 _of_this_process: "weakref.WeakSet[Connections]" = weakref.WeakSet()
 _forking = threading.RLock()  # a signal handler may fork while a fork waits
+"""Held during a fork, and while a pool is added to `_of_this_process`."""
+
 _held: "list[list[Connections]]" = []
 """The pools that are held for each fork under way; `_forking` protects the list."""
+
+_interrupted = threading.Event()
+"""Set if Ctrl-C came while a fork waited."""
 
 
 def new_cursor(connection: "psycopg.Connection[Any] | sqlite3.Connection") -> Cursor:
@@ -58,12 +67,13 @@ class _Use(NamedTuple):
     Who uses a connection.
 
     Attributes:
-        frame: The id of the frame whose `with` block uses the connection; 0 if it has no block.
+        frame: The frame whose `with` block uses the connection; None if it has no block. The
+            frame itself, not its id, which Python gives to another frame once this one is freed.
         n_closed: How often the pool had been closed when the connection was taken.
     """
 
     thread: int
-    frame: int
+    frame: FrameType | None
     n_closed: int
 
 
@@ -93,7 +103,8 @@ class Connections:
         self._open, self._limit, self._url = open_cursor, limit, url
         self.waits_at_fork = waits_at_fork
         self.forget()
-        _of_this_process.add(self)
+        with _forking:
+            _of_this_process.add(self)
 
     def forget(self) -> None:
         """Drop all connections without closing them: after a fork they belong to the parent."""
@@ -104,12 +115,12 @@ class Connections:
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
 
-    def take(self, frame: int = 0) -> Cursor:
+    def take(self, frame: FrameType | None = None) -> Cursor:
         """
         Take the cursor that was given back last, or open one.
 
         Args:
-            frame: The id of the frame whose `with` block will use the cursor; 0 if none will.
+            frame: The frame whose `with` block will use the cursor; None if none will.
 
         Raises:
             StorageBusy: No cursor became free for this thread within 30 s.
@@ -184,9 +195,9 @@ class Connections:
         """
         thread = threading.get_ident()
         uses = [item for item in list(self._in_use.items()) if item[1].thread == thread]
-        frames = set(map(id, _stack(inspect.currentframe()))) if uses else set()
+        frames = set(_stack(inspect.currentframe())) if uses else set()
         for used, use in uses:
-            if use.frame and use.frame not in frames:
+            if use.frame is not None and use.frame not in frames:
                 _hang_up(used)
                 self._release(used)
 
@@ -250,7 +261,12 @@ def _before_fork() -> None:
     for connections in list(_of_this_process):
         if connections.waits_at_fork:
             held.append(connections)  # before the wait, which Ctrl-C can interrupt
-            connections.hold()
+            try:
+                connections.hold()
+            except KeyboardInterrupt:
+                # Python would ignore the exception here, and fork at once.
+                _interrupted.set()
+                connections.hold()
 
 
 def _after_fork_in_parent() -> None:
@@ -258,12 +274,19 @@ def _after_fork_in_parent() -> None:
         connections.let_go()
     with suppress(RuntimeError):  # Ctrl-C has interrupted `_before_fork` before it took the lock
         _forking.release()
+    if _interrupted.is_set():
+        _interrupted.clear()
+        # Python ignores an exception in this function, too, so Ctrl-C is repeated after its end.
+        repeat = threading.Timer(REPEAT_S, _thread.interrupt_main)
+        repeat.daemon = True
+        repeat.start()
 
 
 def _after_fork_in_child() -> None:
     global _forking  # noqa: PLW0603  another thread of the parent may have waited for it
     _forking = threading.RLock()
     _held.clear()
+    _interrupted.clear()
     for connections in list(_of_this_process):
         connections.forget()
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from studydb.db import faults, sessions, sqlite_file
@@ -45,7 +45,7 @@ class TransactionBlock:
     def __enter__(self) -> Txn:
         self._cursor = None  # forget an earlier cursor, which another thread may use by now
         try:
-            self._cursor = self._database.connections.take(_id_of_caller())
+            self._cursor = self._database.connections.take(_frame_of_caller())
             self._began_s = monotonic()
             sync = self._enter_pipeline()
             if not self._single:
@@ -199,16 +199,16 @@ class TransactionBlock:
             self._database.observer(what)
 
 
-def _id_of_caller() -> int:
+def _frame_of_caller() -> FrameType | None:
     """
-    Return the id of the frame that called the function which calls this one.
+    Return the frame that called the function which calls this one.
 
-    The result is 0 for a generator, whose frame is on no stack while the generator waits.
+    The result is None for a generator, whose frame is on no stack while the generator waits.
     """
     frame = inspect.currentframe()
     for _ in range(2):
         frame = None if frame is None else frame.f_back
-    return 0 if frame is None or frame.f_code.co_flags & _SUSPENDABLE else id(frame)
+    return None if frame is None or frame.f_code.co_flags & _SUSPENDABLE else frame
 
 
 def _operation_of_block() -> str:

@@ -20,7 +20,7 @@ from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_trial import OwnTrial, give_back
 from studydb.lease.own_worker import OwnWorker
-from studydb.lease.retries import retry_until
+from studydb.lease.retries import locked_until, retry_until
 from studydb.lease.rule_judge import AskRule
 from studydb.lease.watch import PollInterval
 from studydb.operations.failing import describe_failure
@@ -84,7 +84,7 @@ class OwnLoop:
             lease_s=lease_s,
             fitting=self._fitting,
         )
-        self._acquiring = threading.Lock()
+        self._acquiring = threading.RLock()
 
     @property
     def is_foreign(self) -> bool:
@@ -136,14 +136,14 @@ class OwnLoop:
                 if not progress.keeps_workers:
                     raise StudyFailed(why)
                 self._warn_of_code(why)
-            if self._is_exhausted(progress):
+            if self._is_exhausted(progress, deadline):
                 return False
             if is_unused:
                 self._warn_of_size(progress)
             _wait(poll_interval.next_s(), deadline)
         return False
 
-    def _is_exhausted(self, progress: StudyProgress) -> bool:
+    def _is_exhausted(self, progress: StudyProgress, deadline: float | None) -> bool:
         """Whether no trial follows; if the scheduler promotes trials, a new look confirms it."""
         held = self._heartbeat.held()
         if any(one.is_dropped for one in held):  # a thread gives its trial back at this moment
@@ -151,7 +151,9 @@ class OwnLoop:
         n_held = len(held)
         if not progress.is_exhausted(n_held):
             return False
-        return not progress.promotes or self._acquirer.look_anew().is_exhausted(n_held)
+        if not progress.promotes:
+            return True
+        return retry_until(deadline, self._acquirer.look_anew).is_exhausted(n_held)
 
     def _warn_of_unended(self) -> None:
         """Warn once that the program drops trials before their end, which makes them run again."""
@@ -216,7 +218,7 @@ class OwnLoop:
             raise
 
     def _acquire(self, deadline: float | None) -> Claim | None:
-        with self._acquiring:  # all threads share a token that names one claim
+        with locked_until(self._acquiring, deadline):  # all threads share a token of one claim
             return retry_until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from uuid import uuid4
 
@@ -69,6 +69,10 @@ class OwnWorker:
             raise
         self.fitting = Fitting(self.database, study, worker_id=self.id, capacity=capacity)
         self._uploads = UploadCollector(self._heartbeat_database, study)
+        self.is_abandoned = False
+        self.unended: list[int] = []
+        self._dropped: SimpleQueue[HeldAttempt] = SimpleQueue()
+        self._closed, self._closing = threading.Event(), threading.RLock()
         self.heartbeat = Heartbeat(
             self._heartbeat_database,
             study,
@@ -76,15 +80,15 @@ class OwnWorker:
             lease_s=lease_s,
             after_beat=self._after_beat,
         )
-        self.heartbeat.start()
-        self.is_abandoned = False
-        self.unended: list[int] = []
-        self._dropped: SimpleQueue[HeldAttempt] = SimpleQueue()
-        self._closed, self._closing = threading.Event(), threading.RLock()
-        threading.Thread(
-            target=self._flush_and_give_back, name="studydb-flush", daemon=True
-        ).start()
         atexit.register(self.close)
+        try:
+            self.heartbeat.start()
+            threading.Thread(
+                target=self._flush_and_give_back, name="studydb-flush", daemon=True
+            ).start()
+        except BaseException:  # Ctrl-C, or the host has no thread left
+            self.close()
+            raise
 
     def _enter(self, deadline: float | None) -> int:
         uuid = uuid4().hex
@@ -150,17 +154,21 @@ class OwnWorker:
         with self._closing:  # the interpreter's end waits for the flushing thread
             if self._closed.is_set():
                 return
-            self._closed.set()
-            try:
+            # Each step runs although Ctrl-C interrupts the steps before it: a living heartbeat
+            # would keep the trials for ever. The steps run in reverse order.
+            with ExitStack() as steps:
+                steps.callback(self._at_close)
+                steps.callback(atexit.unregister, self.close)
+                steps.callback(self._close_connections)
+                steps.callback(self._leave)
+                steps.callback(self.heartbeat.stop)
+                self._closed.set()
                 for held in self.heartbeat.held():
                     give_back(held, self.forget)
-            finally:  # after Ctrl-C, too: a living heartbeat would keep the trials for ever
-                self.heartbeat.stop()
-                with suppress(StudydbError):
-                    leave(self.database, worker_id=self.id)
-                self._close_connections()
-                atexit.unregister(self.close)
-                self._at_close()
+
+    def _leave(self) -> None:
+        with suppress(StudydbError):
+            leave(self.database, worker_id=self.id)
 
     def _close_connections(self) -> None:
         self.database.close()

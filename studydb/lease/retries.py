@@ -1,7 +1,9 @@
 """Retry calls until the database answers."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import tenacity
@@ -31,16 +33,17 @@ def retry_until_answered(
     Repeat a call until it returns. This is safe, because every operation may be sent again.
 
     Args:
-        patience_s: The seconds after which the last fault is raised; 0 for a single try.
+        patience_s: The seconds after which the last try begins; 0 for a single try.
         give_up: Called after each fault; if it returns True, the fault is raised.
 
     Raises:
         StorageTransient: The last fault, after `patience_s` or when `give_up` returned True.
     """
+    ends_s = time.monotonic() + patience_s
     try:
         return call()
     except StorageTransient:
-        if patience_s <= 0 or give_up():
+        if time.monotonic() >= ends_s or give_up():
             raise
 
     def is_retried(error: BaseException) -> bool:
@@ -51,12 +54,11 @@ def retry_until_answered(
     )
 
     def wait_s(state: tenacity.RetryCallState) -> float:
-        left_s = patience_s - (state.seconds_since_start or 0.0)
-        return max(0.0, min(longer_each_time(state), left_s))
+        return max(0.0, min(longer_each_time(state), ends_s - time.monotonic()))
 
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_retried),
-        stop=tenacity.stop_after_delay(patience_s),
+        stop=lambda _: time.monotonic() >= ends_s,
         wait=wait_s,
         reraise=True,
     )
@@ -77,3 +79,26 @@ def retry_until(deadline: float | None, call: Callable[[], Answered]) -> Answere
         return retry_until_answered(call, patience_s=min(PATIENCE_S, deadline - time.monotonic()))
     except StorageTransient as error:
         raise TimeoutError(f"The database did not answer in time. {error}") from error
+
+
+@contextmanager
+def locked_until(lock: "threading.RLock", deadline: float | None) -> Iterator[None]:
+    """
+    Hold a lock that other threads may hold for long.
+
+    Args:
+        lock: A reentrant lock. Ctrl-C can come before `acquire` has returned; only a reentrant lock
+            then knows whether this thread holds it.
+        deadline: The time by the monotonic clock up to which to wait; None to wait without end.
+
+    Raises:
+        TimeoutError: Another thread held the lock until the deadline.
+    """
+    left_s = threading.TIMEOUT_MAX if deadline is None else deadline - time.monotonic()
+    try:
+        if not lock.acquire(timeout=min(max(0.0, left_s), threading.TIMEOUT_MAX)):
+            raise TimeoutError("Another thread of this process was asking until the timeout.")
+        yield
+    finally:
+        with suppress(RuntimeError):  # this thread does not hold it
+            lock.release()

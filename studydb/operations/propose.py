@@ -149,7 +149,8 @@ def in_parts(
 
 
 def _weigh(one: Proposal) -> int:
-    return weigh_value(one.params) + weigh_value(one.config)
+    n_bytes = weigh_value(one.params)
+    return n_bytes + (n_bytes if one.config == one.params else weigh_value(one.config))
 
 
 def proposal_of(study: Study, draw: int) -> Proposal:

@@ -1,5 +1,5 @@
 """
-Take turns in fitting a study's model; store the model's points, or points by index, as proposals.
+Let one process at a time fit a study's model; store its points, or points by index, as proposals.
 
 The model runs between the transactions of this module, in `lease/proposing.py`.
 """

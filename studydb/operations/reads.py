@@ -140,10 +140,21 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
     return found
 
 
-def errors(database: Database, study: Study) -> dict[int, str]:
-    """Read why each trial in ERROR has failed; the keys are the trials' numbers, ascending."""
+def error_numbers(database: Database, study: Study) -> list[int]:
+    """Read the numbers of the trials in ERROR, ascending."""
     with database.begin(write=False) as txn:
-        found = view_rows.errors(txn, study_id=study.id)
+        return view_rows.error_numbers(txn, study_id=study.id)
+
+
+def errors(database: Database, study: Study, number: int | None = None) -> dict[int, str]:
+    """
+    Read why each trial in ERROR has failed; the keys are the trials' numbers, ascending.
+
+    Args:
+        number: The only trial to read; None for all.
+    """
+    with database.begin(write=False) as txn:
+        found = view_rows.errors(txn, study_id=study.id, number=number)
         if not found:
             studies.check_exists(txn, study_id=study.id)
     return {

@@ -122,14 +122,18 @@ _ATTEMPTS = Prepared(
     .order_by(ATTEMPT.c.attempt)
 )
 
-_ERRORS = Prepared(
+_in_error = (trial.c.study_id == sa.bindparam("study"), trial.c.state == State.ERROR)
+_errors = (
     sa.select(trial.c.number, trial.c.reason, attempt.c.error_type, attempt.c.error_message)
     .outerjoin(
         attempt, sa.and_(attempt.c.trial_id == trial.c.id, attempt.c.attempt == trial.c.attempt)
     )
-    .where(trial.c.study_id == sa.bindparam("study"), trial.c.state == State.ERROR)
+    .where(*_in_error)
     .order_by(trial.c.number)
 )
+_ERRORS = Prepared(_errors)
+_ERROR_OF = Prepared(_errors.where(trial.c.number == sa.bindparam("number")))
+_ERROR_NUMBERS = Prepared(sa.select(trial.c.number).where(*_in_error).order_by(trial.c.number))
 
 _WORKERS = (
     sa.select(WORKER, worker.c.lease_s, worker.c.boot_id, worker.c.pid_namespace, worker.c.started)
@@ -156,9 +160,21 @@ class TrialError(NamedTuple):
     message: str | None
 
 
-def errors(txn: Txn, *, study_id: int) -> list[TrialError]:
-    """Read why trials, including invalidated trials, are in ERROR; ordered by number."""
-    return [TrialError._make(row) for row in txn.all(_ERRORS, study=study_id)]
+def errors(txn: Txn, *, study_id: int, number: int | None = None) -> list[TrialError]:
+    """
+    Read why trials, including invalidated trials, are in ERROR; ordered by number.
+
+    Args:
+        number: The only trial to read; None for all.
+    """
+    if number is None:
+        return [TrialError._make(row) for row in txn.all(_ERRORS, study=study_id)]
+    return [TrialError._make(row) for row in txn.all(_ERROR_OF, study=study_id, number=number)]
+
+
+def error_numbers(txn: Txn, *, study_id: int) -> list[int]:
+    """Read the numbers of the trials in ERROR, ascending."""
+    return [number for (number,) in txn.all(_ERROR_NUMBERS, study=study_id)]
 
 
 def studies(txn: Txn) -> list[ListedStudy]:

@@ -25,6 +25,7 @@ from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
+from studydb.lease.retries import locked_until
 from studydb.lease.study_folders import make_study_folder
 from studydb.operations import control, reads
 from studydb.operations.change_settings import Changes, change_settings
@@ -70,7 +71,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         self.database, self.record = database, record
         super().__init__()
         self._loop: OwnLoop | None = None
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
 
     @property
     def name(self) -> str:
@@ -427,7 +428,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         timeout_s = checking.seconds_or_none("timeout", timeout)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._opening:
+        with locked_until(self._opening, deadline):
             if self._loop is None or self._loop.is_foreign:
                 self._loop = open_loop(
                     self.database, self.record, capacity=self._capacity, deadline=deadline

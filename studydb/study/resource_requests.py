@@ -43,7 +43,7 @@ class ResourceRequests:
     number_of: Callable[[int | str], int]
     _ask_once: Callable[..., Any]
     _loop: "OwnLoop | None"
-    _opening: threading.Lock
+    _opening: "threading.RLock"
 
     def __init__(self) -> None:
         self._capacity: Capacity = UNLIMITED

@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     study = replace(study, name=read_patiently(lambda: current_name(database, study)))
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
         return checked(database, study, progress)
-    known = _errors(database, study, progress.counts)
+    known = set(_error_numbers(database, study, progress.counts))
     display = ProgressLine(study.name, study.objective)
     watch = _Watch(database, study, display, n_errors=len(known))
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
@@ -63,8 +64,8 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     if progress.limit_reached is not None:
         display.show_message(f"The study has stopped itself: its {progress.limit_reached}.")
     counts = checked(database, study, progress)
-    if new := {n: why for n, why in _errors(database, study, counts).items() if n not in known}:
-        display.show_message(_describe_errors(study, new))
+    if new := [n for n in _error_numbers(database, study, counts) if n not in known]:
+        display.show_message(_describe_errors(database, study, new))
     return counts
 
 
@@ -174,15 +175,17 @@ class _Watch:
             return False
 
 
-def _errors(database: Database, study: Record, counts: Counts) -> dict[int, str]:
-    """Read why each trial in ERROR has failed, by the trials' numbers, ascending."""
-    return read_patiently(lambda: reads.errors(database, study)) if counts.error else {}
+def _error_numbers(database: Database, study: Record, counts: Counts) -> list[int]:
+    """Read the numbers of the trials in ERROR, ascending."""
+    return read_patiently(lambda: reads.error_numbers(database, study)) if counts.error else []
 
 
-def _describe_errors(study: Record, errors: dict[int, str]) -> str:
-    number, why = next(iter(errors.items()))
+def _describe_errors(database: Database, study: Record, numbers: Sequence[int]) -> str:
+    first = numbers[0]
+    errors = read_patiently(lambda: reads.errors(database, study, first))
+    why = f" with {errors[first].splitlines()[0]}" if first in errors else ""  # else run again
     return (
-        f"{counted(len(errors), 'trial')} of {study.name!r} ended with an error, "
-        f"trial {number} with {why.splitlines()[0]}\n"
-        f"Details: studydb show {shlex.quote(study.name)} {number}"
+        f"{counted(len(numbers), 'trial')} of {study.name!r} ended with an error, "
+        f"trial {first}{why}\n"
+        f"Details: studydb show {shlex.quote(study.name)} {first}"
     )

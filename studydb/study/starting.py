@@ -30,7 +30,7 @@ from studydb.study.frozen_trial import Checkpoint, FrozenTrial
 from studydb.study.storage import read_patiently, write_patiently
 
 PICKLE_SUFFIX = ".pkl"
-"""The suffix of a file that holds a pickled dict, such as the file that `export` writes."""
+"""The suffix of a file that holds a pickled dict, such as `Checkpoint.export` writes."""
 
 
 class SavedByTrial(NamedTuple):

@@ -127,6 +127,10 @@ class ReportPattern:
                 f"the study's metric, (?P<{group}>…), and none called {CHECKPOINT!r}."
             )
 
+    def matches(self, line: str) -> bool:
+        """Whether a line has what the pattern looks for."""
+        return self._pattern.search(line) is not None
+
     def read(self, line: str, metric: str, *, skips_texts: bool = False) -> CommandReport | None:
         """
         Return the report in a line; None if the line does not match.
@@ -176,6 +180,7 @@ class ReportLines:
 
     Attributes:
         has_matched: Whether the pattern has found a report.
+        has_ignored: Whether a report that the pattern found was ignored.
         ignores_pattern: Whether the pattern's reports are ignored, because those of the command's
             other stream are read. A program may log the same line to both.
 
@@ -190,7 +195,7 @@ class ReportLines:
         self, pattern: ReportPattern | None = None, metric: str = "", *, is_stderr: bool = False
     ) -> None:
         self._pattern, self._metric, self._is_stderr = pattern, metric, is_stderr
-        self.has_matched = self.ignores_pattern = False
+        self.has_matched = self.has_ignored = self.ignores_pattern = False
         self._rest: list[bytes] = []
         self._rest_bytes = 0
         self._shown = b""
@@ -241,7 +246,10 @@ class ReportLines:
 
     def _read_shown(self) -> CommandReport | None:
         line, self._shown = self._shown.decode(errors="replace"), b""
-        if self._pattern is None or self.ignores_pattern or not line:
+        if self._pattern is None or not line:
+            return None
+        if self.ignores_pattern:
+            self.has_ignored |= self._pattern.matches(line)
             return None
         found = self._pattern.read(line, self._metric, skips_texts=self._is_stderr)
         self.has_matched |= found is not None

@@ -55,6 +55,11 @@ _PIECE, _LAST_PIECES = 1 << 16, 1000
 """The most bytes of one read, and the most rounds of reading after the command has ended."""
 
 _TAIL_BYTES, _TAIL_LINES = 1 << 14, 20
+
+_TWO_STREAMS = (
+    "studydb: the pattern of --report-regex matches lines on stdout and on stderr. Only those on "
+    "{taken}, which came first, are reports. Write a pattern that matches on one of them.\n"
+)
 TEMPORARY_FAILURE = 75
 """The exit code EX_TEMPFAIL of sysexits.h: the trial is to run again later."""
 
@@ -144,7 +149,7 @@ class _Run:
         self._deadline_s = math.inf
         self._tail: deque[bytes] = deque()
         self._tail_bytes = 0
-        self._wrote = self._asked = False
+        self._wrote = self._asked = self._has_warned_of_streams = False
         self._began_s = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._clients: dict[socket.socket, bytes] = {}
@@ -254,8 +259,8 @@ class _Run:
                 break
             for key, _events in ready:
                 key.data(key.fileobj)
-        self._guarded(self._lines.end())
-        self._guarded(self._error_lines.end())
+        self._read_lines(None, is_stdout=True)
+        self._read_lines(None, is_stdout=False)
         self._read_report_file(last=True)
 
     def _read_output(self, pipe: Any) -> None:
@@ -271,11 +276,26 @@ class _Run:
         self._keep_tail(data)
         if is_stdout:
             self._warn_of_buffering(data)
-            self._lines.ignores_pattern = self._error_lines.has_matched
-            self._guarded(self._lines.feed(data))
-        elif self._stored.pattern is not None:
-            self._error_lines.ignores_pattern = self._lines.has_matched
-            self._guarded(self._error_lines.feed(data))
+        self._read_lines(data, is_stdout=is_stdout)
+
+    def _read_lines(self, data: bytes | None, *, is_stdout: bool) -> None:
+        """
+        Read the reports of a stream; the pattern reads only the first stream that it matches.
+
+        Args:
+            data: The next bytes; None at the end of the stream.
+        """
+        if not is_stdout and self._stored.pattern is None:
+            return
+        lines, other = self._lines, self._error_lines
+        if not is_stdout:
+            lines, other = other, lines
+        lines.ignores_pattern = other.has_matched
+        self._guarded(lines.end() if data is None else lines.feed(data))
+        if lines.has_ignored and not self._has_warned_of_streams:
+            self._has_warned_of_streams = True
+            taken = "stderr" if is_stdout else "stdout"
+            _write_all(2, _TWO_STREAMS.format(taken=taken).encode())
 
     def _keep_tail(self, data: bytes) -> None:
         self._tail.append(data)

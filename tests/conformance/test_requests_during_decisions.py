@@ -63,7 +63,9 @@ def test_promotion_with_an_operation_in_between_leaves_the_rows_of_a_serial_orde
 
 
 @every_custom_scheduler
-def test_failure_to_answer_a_question_that_has_changed_does_not_pause_the_study(database, name):
+def test_failure_to_decide_does_not_pause_the_study_if_another_trial_has_entered_the_rung_meanwhile(
+    database, name
+):
     """The process that decides dies after another trial has entered the rung."""
     situation = AtRung(database, name)
     asks = situation.meanwhile()

@@ -102,7 +102,7 @@ class ChaosRun:
             "exactly the trials that were asked for": invariants.numbered(
                 tables, self.trials + report.extended
             ),
-            "each step up to a trial's last has one live value, as expected": (
+            "each step up to a trial's last has one live value, that of the curve": (
                 invariants.live_rows_complete(
                     tables, lambda params, step: chaotic_curve.loss(params["x"], step)
                 )
@@ -123,7 +123,7 @@ class ChaosRun:
             f"no process outlived the process above it by {report.settle_s:g} s": (
                 report.departures.survivors
             ),
-            "disconnected workers changed no lost attempt and claimed again": report.zombie_writes,
+            "disconnected workers wrote nothing to attempts that they had lost, and claimed again": report.zombie_writes,
         }
         if self.scheduler == "ASHA":
             verdicts |= {
@@ -135,7 +135,7 @@ class ChaosRun:
         return verdicts
 
     def figures(self, study: studydb.Study) -> str:
-        """The numbers of trials, attempts, results and acknowledgements, as a text."""
+        """The numbers of trials, attempts, stored and live results and acknowledgements, as a text."""
         tables = invariants.read_rows(study)
         attempts = sum(map(len, tables.attempts.values()))
         return (

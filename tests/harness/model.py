@@ -192,7 +192,9 @@ class Model:
         self, skipped: frozenset[int] = frozenset(), skipped_later: frozenset[int] = frozenset()
     ) -> Generator[None, None, int]:
         """
-        End back-offs, wake trials, mark suspects, and end lost attempts; return how many were lost.
+        End back-offs, mark suspects and end lost attempts; return how many were lost.
+
+        Trials that were paused together with their study become PENDING again if it is RUNNING.
 
         At each `yield` a transaction has ended, and other actions may run.
 

@@ -164,6 +164,28 @@ def test_ask_waits_for_a_dropped_trial_that_is_being_given_back(
     assert (trial.number, trial.attempt) == (0, 2)
 
 
+def test_worker_ends_although_ctrl_c_interrupts_each_step_of_its_end(study, monkeypatch):
+    trial = study.ask()
+    worker = study._loop._worker
+    stop = worker.heartbeat.stop
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def stopped_and_interrupted():
+        stop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(own_worker, "give_back", interrupted)
+    monkeypatch.setattr(worker.heartbeat, "stop", stopped_and_interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        study.close()
+
+    assert rows(study.database, "SELECT id FROM worker WHERE ended_at IS NULL") == []
+    assert trial.number == 0  # the handle is still held, so that it is not dropped
+
+
 def await_end_of_worker(database, threads):
     eventually(lambda: rows(database, "SELECT id FROM worker WHERE ended_at IS NULL") == [])
     eventually(lambda: not any(thread.is_alive() for thread in threads))

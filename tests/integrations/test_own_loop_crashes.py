@@ -7,16 +7,19 @@ import sqlite3
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fleet.workers import eventually
 from harness.kept_checkpoints import files_below, live_steps, saved_steps
 from harness.proxy import Proxy
 from sqlalchemy import make_url
 
 import studydb
 from studydb.db import sqlite_file
+from studydb.domain.errors import StorageTransient
 
 BEGIN = """
 import os, sys, studydb
@@ -226,6 +229,49 @@ def test_first_and_later_asks_end_at_their_timeout_if_the_database_is_busy(
             other.execute("ROLLBACK")
             with study.ask(timeout=30) as trial:
                 assert trial.number == number
+                trial.report({"loss": 0.5})
+
+
+def test_temporary_fault_at_the_last_look_does_not_end_the_last_ask(
+    create_study, storage_url, monkeypatch
+):
+    """If the scheduler promotes trials, the end of the study is confirmed by another look."""
+    scheduler = studydb.ASHA(max_t=2, type="promotion")
+    study = create_study("last", num_trials=1, scheduler=scheduler, storage=storage_url)
+    for step in (1, 2):  # at step 1 the trial waits at a rung; the next ask promotes it
+        with study.ask(timeout=30) as trial:
+            trial.report({"loss": 0.5, "step": step})
+    look_anew, faults = study._loop._acquirer.look_anew, [StorageTransient("deadlock")]
+
+    def look():
+        if faults:
+            raise faults.pop()
+        return look_anew()
+
+    monkeypatch.setattr(study._loop._acquirer, "look_anew", look)
+
+    assert study.ask(timeout=30) is None
+    assert faults == []
+
+
+@pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
+def test_ask_ends_at_its_timeout_although_another_thread_asks_for_longer(
+    study, storage_url, monkeypatch
+):
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT_S", 0.1)
+    with study.ask() as trial:
+        trial.report({"loss": 0.5})
+    with closing(sqlite3.connect(make_url(storage_url).database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor() as pool:
+            patient = pool.submit(study.ask, timeout=60)
+            eventually(lambda: "owner" in repr(study._loop._acquiring).replace("owner=0", ""))
+            began_s = time.monotonic()
+            with pytest.raises(TimeoutError, match="Another thread of this process was asking"):
+                study.ask(timeout=0.5)
+            assert time.monotonic() - began_s < 4.0
+            other.execute("ROLLBACK")
+            with patient.result(60) as trial:
                 trial.report({"loss": 0.5})
 
 

@@ -5,8 +5,10 @@ Afterwards the database is not locked, and all connections of the pool can be us
 """
 
 import os
+import signal
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -158,3 +160,71 @@ def test_forked_process_can_write_although_a_thread_of_its_parent_was_writing(op
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert sorted(rows(one, "SELECT n FROM mark")) == [(1,), (2,)]
     assert not connections._held
+
+
+def test_connection_that_ctrl_c_left_in_use_is_found_after_its_frame_was_freed(opened_twice):
+    """Python gives the address of the freed frame to the next call of the same function."""
+    interrupted, _ = opened_twice
+    is_done, nth = False, 0
+    while not is_done:
+        nth += 1
+        with suppress(KeyboardInterrupt, StorageUnreachable), CtrlC(nth):
+            insert(interrupted)
+            is_done = True
+        insert(interrupted)
+
+        assert not interrupted.connections._in_use
+    assert nth > 10
+
+
+@pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
+def test_ctrl_c_while_a_fork_waits_is_raised_after_the_fork(opened_twice):
+    one, _ = opened_twice
+    writes = threading.Event()
+
+    def write():
+        with one.begin() as txn:
+            txn.raw("INSERT INTO mark VALUES (1)")
+            writes.set()
+            while not one.connections._n_waiting:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGINT)
+            connections._interrupted.wait(3)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert writes.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        with suppress(Exception):
+            change(one, "INSERT INTO mark VALUES (2)")
+            os._exit(0)
+        os._exit(1)
+    with pytest.raises(KeyboardInterrupt):
+        threading.Event().wait(10)
+    thread.join()
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert sorted(rows(one, "SELECT n FROM mark")) == [(1,), (2,)]
+
+
+def test_fork_beside_a_thread_that_connects_holds_all_pools():
+    """The list of the pools must not change while a fork reads it."""
+    stops = threading.Event()
+
+    def connect():
+        while not stops.is_set():
+            connections.Connections(object, limit=1, url="", waits_at_fork=True)
+
+    thread = threading.Thread(target=connect)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(1000):
+            connections._before_fork()
+            connections._after_fork_in_parent()
+    finally:
+        stops.set()
+        thread.join()
+        sys.setswitchinterval(interval)

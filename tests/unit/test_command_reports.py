@@ -227,4 +227,7 @@ def test_pattern_is_ignored_if_the_other_stream_is_read():
     lines = ReportLines(ReportPattern(r"loss=(?P<loss>\S+)"), "loss")
     lines.ignores_pattern = True
 
-    assert list(lines.feed(b'loss=1\n[studydb] {"loss": 2}\n')) == [CommandReport({"loss": 2})]
+    assert list(lines.feed(b'loss\n[studydb] {"loss": 2}\n')) == [CommandReport({"loss": 2})]
+    assert not lines.has_ignored
+    assert list(lines.feed(b"loss=1\n")) == []
+    assert lines.has_ignored

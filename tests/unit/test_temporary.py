@@ -136,3 +136,28 @@ def test_second_removal_closes_no_descriptor_of_another_file(folder):
         directory.remove()
         file.write("still open")
     assert (folder / "file").read_text() == "still open"
+
+
+def test_directory_with_directories_that_its_user_may_not_change_is_removed(folder):
+    """Checkpoints keep the modes of their directories. The superuser may write everywhere."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    folder.chmod(0o777)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.fchdir(descriptor)
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            with TemporaryDirectory(parent=".") as path:
+                below = Path(path, "checkpoint", "data")
+                below.mkdir(parents=True)
+                (below / "file").touch()
+                below.chmod(0o555)
+                below.parent.chmod(0o000)
+            os._exit(0)
+        finally:
+            os._exit(1)
+
+    os.close(descriptor)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert list(folder.iterdir()) == []

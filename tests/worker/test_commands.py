@@ -439,6 +439,14 @@ def test_lines_on_stderr_that_match_the_pattern_are_results(stage, create, here)
     assert stage.trial().last_value == 0.25
 
 
+def test_line_on_both_streams_is_one_result_and_the_output_says_so(stage, script, create):
+    create(script("printf error=1; sleep 0.2; printf error=1 >&2"), regex=r"error=(?P<error>\S+)")
+
+    assert stage.run() == 0
+    assert stage.steps() == [1]
+    assert "matches lines on stdout and on stderr" in stage.command("logs", "staged", "0")
+
+
 def test_group_with_underscores_stands_for_the_metric_of_the_study(stage, script, here):
     command = studydb.Command([script("echo 'val 0.25'")], r"val (?P<val_loss>\S+)")
     stage.create(command, workdir=here, space={}, metric="val/loss")

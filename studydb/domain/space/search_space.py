@@ -181,8 +181,11 @@ class Space:
         for path, domain in self.parameters.items():
             if path in values and domain.contains(values[path]):
                 values[path] = domain.cast(values[path])
+        return self._with_constants(values)
+
+    def _with_constants(self, values: Mapping[str, Any]) -> dict[str, Any]:
         fixed = {path: plain(value, subject=path) for path, value in self.constants.items()}
-        return self.nest(values | fixed)
+        return self.nest({**values, **fixed})
 
     def misfit(self, params: Any, *, noun: str = "params") -> str | None:
         """
@@ -225,7 +228,9 @@ class Space:
         """
         misfit = self.misfit(params)
         if misfit is None:
-            made = self.config(params)
+            values = self.flatten(params)
+            cast = {path: each.cast(values[path]) for path, each in self.parameters.items()}
+            made = self._with_constants(cast)
             if config == made:  # the usual case
                 return made, None
             misfit = self._misfit_of_config(config)
