@@ -266,6 +266,7 @@ def _before_fork() -> None:
             except KeyboardInterrupt:
                 # Python would ignore the exception here, and fork at once.
                 _interrupted.set()
+                held.append(connections)  # `hold` may take the lock a second time
                 connections.hold()
 
 

@@ -67,8 +67,9 @@ class Heartbeat:
         self.error: Exception | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="studydb-heartbeat", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="studydb-heartbeat", daemon=True)
+        thread.start()
+        self._thread = thread  # after the start, because a thread that has not started has no end
 
     def stop(self) -> None:
         """Stop the thread; leases that are still held expire later."""

@@ -186,6 +186,19 @@ def test_worker_ends_although_ctrl_c_interrupts_each_step_of_its_end(study, monk
     assert trial.number == 0  # the handle is still held, so that it is not dropped
 
 
+def test_own_loop_without_a_free_thread_leaves_no_live_worker(study, monkeypatch):
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            study.ask()
+
+    assert rows(study.database, "SELECT id FROM worker WHERE ended_at IS NULL") == []
+    assert study.ask().number == 0
+
+
 def await_end_of_worker(database, threads):
     eventually(lambda: rows(database, "SELECT id FROM worker WHERE ended_at IS NULL") == [])
     eventually(lambda: not any(thread.is_alive() for thread in threads))

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -203,6 +204,8 @@ def test_ctrl_c_while_a_fork_waits_is_raised_after_the_fork(opened_twice):
     with pytest.raises(KeyboardInterrupt):
         threading.Event().wait(10)
     thread.join()
+    with ThreadPoolExecutor() as pool:  # the lock of the pool is free for other threads
+        assert pool.submit(rows, one, "SELECT 1").result(10) == [(1,)]
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert sorted(rows(one, "SELECT n FROM mark")) == [(1,), (2,)]
