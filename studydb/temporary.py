@@ -10,6 +10,7 @@ import fcntl
 import os
 import platform
 import shutil
+import stat
 import tempfile
 import zlib
 from contextlib import suppress
@@ -59,7 +60,7 @@ class TemporaryDirectory:
         """Remove the directory; what cannot be removed stays until `remove_abandoned`."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            _remove_tree(self.path)
+            _remove_tree(self.path, descriptor)
             os.close(descriptor)
 
 
@@ -79,20 +80,25 @@ def _remove_if_abandoned(path: str) -> None:
         return
     try:
         if os.fstat(descriptor).st_uid == os.geteuid() and _can_lock(descriptor):
-            _remove_tree(path)
+            _remove_tree(path, descriptor)
     finally:
         os.close(descriptor)
 
 
-def _remove_tree(path: str) -> None:
-    """Remove a directory, also if it has directories in which its owner may not write."""
+def _remove_tree(path: str, descriptor: int) -> None:
+    """
+    Remove a directory, also if it has directories in which its owner may not write.
+
+    The modes are changed through the descriptor, because another user may put a symbolic link at
+    the path once the directory is gone.
+    """
     shutil.rmtree(path, ignore_errors=True)
-    for folder, names, _ in os.walk(path):  # only if something is left
+    for _, names, _, folder in os.fwalk(".", dir_fd=descriptor):  # only what is left
         for name in names:
-            below = os.path.join(folder, name)  # noqa: PTH118
-            if not os.path.islink(below):  # noqa: PTH114
-                with suppress(OSError):
-                    os.chmod(below, 0o700)  # noqa: PTH101
+            with suppress(OSError):
+                mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    os.chmod(name, 0o700, dir_fd=folder)
     shutil.rmtree(path, ignore_errors=True)
 
 

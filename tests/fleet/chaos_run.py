@@ -123,7 +123,9 @@ class ChaosRun:
             f"no process outlived the process above it by {report.settle_s:g} s": (
                 report.departures.survivors
             ),
-            "disconnected workers wrote nothing to attempts that they had lost, and claimed again": report.zombie_writes,
+            "disconnected workers wrote nothing to lost attempts, and claimed again": (
+                report.zombie_writes
+            ),
         }
         if self.scheduler == "ASHA":
             verdicts |= {
@@ -135,7 +137,7 @@ class ChaosRun:
         return verdicts
 
     def figures(self, study: studydb.Study) -> str:
-        """The numbers of trials, attempts, stored and live results and acknowledgements, as a text."""
+        """The numbers of trials, attempts, results (stored, live, acknowledged), as a text."""
         tables = invariants.read_rows(study)
         attempts = sum(map(len, tables.attempts.values()))
         return (

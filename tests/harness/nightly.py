@@ -45,8 +45,7 @@ def _left_out_of_samples(items: Sequence[pytest.Item]) -> set[pytest.Item]:
         if mark is not None:
             of_tests[item.nodeid.partition("[")[0], mark.args[0]][item.nodeid] = item
     return {
-        item
+        cases[name]
         for (_, one_in), cases in of_tests.items()
-        for name, item in cases.items()
-        if name not in sample([*cases], one_in)
+        for name in cases.keys() - sample([*cases], one_in)
     }

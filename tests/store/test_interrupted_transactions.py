@@ -136,6 +136,17 @@ def test_transactions_of_many_threads_are_not_taken_for_interrupted_ones(opened_
     assert wrong == []
 
 
+def fork_that_writes(database):
+    """Fork a process that inserts 2 and exits with 0; return its pid."""
+    pid = os.fork()
+    if pid == 0:
+        with suppress(Exception):
+            change(database, "INSERT INTO mark VALUES (2)")
+            os._exit(0)
+        os._exit(1)
+    return pid
+
+
 def test_forked_process_can_write_although_a_thread_of_its_parent_was_writing(opened_twice):
     one, _ = opened_twice
     writes, ends = threading.Event(), threading.Event()
@@ -149,12 +160,7 @@ def test_forked_process_can_write_although_a_thread_of_its_parent_was_writing(op
     thread = threading.Thread(target=write)
     thread.start()
     assert writes.wait(10)
-    pid = os.fork()
-    if pid == 0:
-        with suppress(Exception):
-            change(one, "INSERT INTO mark VALUES (2)")
-            os._exit(0)
-        os._exit(1)
+    pid = fork_that_writes(one)
     ends.set()
     thread.join()
 
@@ -195,12 +201,7 @@ def test_ctrl_c_while_a_fork_waits_is_raised_after_the_fork(opened_twice):
     thread = threading.Thread(target=write)
     thread.start()
     assert writes.wait(10)
-    pid = os.fork()
-    if pid == 0:
-        with suppress(Exception):
-            change(one, "INSERT INTO mark VALUES (2)")
-            os._exit(0)
-        os._exit(1)
+    pid = fork_that_writes(one)
     with pytest.raises(KeyboardInterrupt):
         threading.Event().wait(10)
     thread.join()
@@ -226,7 +227,10 @@ def test_fork_beside_a_thread_that_connects_holds_all_pools():
     try:
         for _ in range(1000):
             connections._before_fork()
+            pools = [one for one in connections._of_this_process if one.waits_at_fork]
+            is_held = set(pools) <= set(connections._held[-1])
             connections._after_fork_in_parent()
+            assert is_held
     finally:
         stops.set()
         thread.join()
