@@ -90,15 +90,17 @@ def _remove_tree(path: str, descriptor: int) -> None:
     Remove a directory, also if it has directories in which its owner may not write.
 
     The modes are changed through the descriptor, because another user may put a symbolic link at
-    the path once the directory is gone.
+    the path once the directory is gone. What cannot be removed stays, for example if the process
+    may open no further file.
     """
     shutil.rmtree(path, ignore_errors=True)
-    for _, names, _, folder in os.fwalk(".", dir_fd=descriptor):  # only what is left
-        for name in names:
-            with suppress(OSError):
-                mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-                if stat.S_ISDIR(mode):
-                    os.chmod(name, 0o700, dir_fd=folder)
+    with suppress(OSError):
+        for _, names, _, folder in os.fwalk(".", dir_fd=descriptor):  # only what is left
+            for name in names:
+                with suppress(OSError):
+                    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+                    if stat.S_ISDIR(mode):
+                        os.chmod(name, 0o700, dir_fd=folder)
     shutil.rmtree(path, ignore_errors=True)
 
 
