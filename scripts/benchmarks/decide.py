@@ -132,7 +132,7 @@ def _fill(url: str | None, turns: options.Turns) -> None:
     if url is None:
         return
     each = math.ceil(REPORTS_PER_S * max(turns.seconds, 0.5))
-    running.fill(url, workers=max(turns.processes), each=each)
+    running.fill(url, workers=max(turns.processes), per_worker=each)
 
 
 # --- stopping

@@ -47,10 +47,10 @@ TAKE = """
     ORDER BY id LIMIT 200"""
 
 
-def fill(url: str, *, workers: int, each: int) -> None:
-    """Make trials until each worker (ids 1 to `workers`) runs `each` trials without results."""
+def fill(url: str, *, workers: int, per_worker: int) -> None:
+    """Make trials until each worker (ids 1 to `workers`) runs `per_worker` new trials."""
     with postgres.connect(url) as connection:
-        connection.execute(FILL, {"workers": workers, "each": each})
+        connection.execute(FILL, {"workers": workers, "each": per_worker})
         connection.execute("VACUUM (ANALYZE) trial")
 
 

@@ -20,6 +20,9 @@ If this variable were set, Python would store no bytecode, and each test process
 changed files and tests again.
 """
 
+EVERY_CASE = "STUDYDB_EVERY_CASE"
+"""With the value 1 the tests leave no case out: some guards are needed in a few cases only."""
+
 FAILED = 1
 """The exit code of pytest when tests have failed."""
 
@@ -111,4 +114,5 @@ def copy(target: Path, **environment: str) -> Checkout:
     subprocess.run([*compiling, "."], cwd=target, check=True)
     inherited = {name: text for name, text in os.environ.items() if name != WITHOUT_BYTECODE}
     # PYTHONPATH is for workers that tests start in other folders.
-    return Checkout(target, {**inherited, "PYTHONPATH": str(target), **environment})
+    fixed = {"PYTHONPATH": str(target), EVERY_CASE: "1"}
+    return Checkout(target, {**inherited, **fixed, **environment})

@@ -1,9 +1,10 @@
 """
 The sender: a process that sends the large checkpoints of an attempt to a remote store.
 
-A thread would share the interpreter's lock with the training. The trial's process starts the sender
-at its first large save and sends it requests over a socket pair, one checkpoint at a time. The
-sender is in the trial's process group, and ends with the attempt.
+It is a process because a thread would share the interpreter's lock with the training, and slow the
+training. The trial's process starts the sender at its first large save and sends it requests over a
+socket pair, one checkpoint at a time. The sender is in the trial's process group, and ends with the
+attempt.
 """
 
 import os
@@ -26,10 +27,11 @@ from studydb.child.channel import Channel, Frame, FrameError, decode
 from studydb.domain.errors import CheckpointError
 from studydb.processes import IMPORT_STUDYDB
 
-# The sender ignores stop signals, and the signals that batch systems send to all processes: the
-# trial's process handles them, and may wait for the checkpoint. The signals are blocked while the
-# sender's interpreter starts. With -P and IMPORT_STUDYDB, neither a file in the working directory
-# nor another installed studydb hides a module that the sender imports.
+# The sender ignores the signals by which a person, a terminal or a batch system ends all processes:
+# the trial's process handles them, and may first let the sender store its checkpoint. The sender is
+# started with these signals blocked, so that none arrives before it is ignored; they stay blocked.
+# With -P and IMPORT_STUDYDB, neither a file in the working directory nor another installed studydb
+# hides a module that the sender imports.
 _START = (
     "import signal, sys; "
     "[signal.signal(getattr(signal, name), signal.SIG_IGN) for name in sys.argv[3:]]; "
@@ -39,12 +41,12 @@ _START = (
 _IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 _END_TIMEOUT_S = 5.0
-"""How long to wait for the end of a sender; only a disk that does not answer delays it so long."""
+"""How long to wait for the end of a sender after SIGKILL; only a hanging disk delays it so long."""
 
 Outcome = tuple[Saved | None, str | None]
 """
 The record of a stored checkpoint, or why it was not stored. (None, None) if there is no checkpoint,
-or the trial is lost.
+or the attempt has lost its lease.
 """
 
 
@@ -100,7 +102,7 @@ _answers = msgpack.Decoder(Answer)
 
 
 def outcome_of(save: Callable[[], Saved], *, step: int) -> Outcome:
-    """Call `save`; return its record, or its error as text, which can be sent to the worker."""
+    """Call `save`; return its record, or the text of its error, for another process."""
     try:
         return save(), None
     except CheckpointError as failure:
@@ -110,7 +112,11 @@ def outcome_of(save: Callable[[], Saved], *, step: int) -> Outcome:
 
 
 class Sender:
-    """The sender of one attempt, as the trial's process sees it; one thread uses it at a time."""
+    """
+    The sender of one attempt, as the trial's process sees it.
+
+    One thread at a time calls `start` and `save`. Another may call `end`; then `save` fails.
+    """
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
@@ -164,7 +170,11 @@ class Sender:
             assert frame is not None
             answer = decode(_answers, frame, sender="sender")
         except (EOFError, OSError, ValueError, FrameError) as cause:
-            raise _ended(step, _exit_of(process)) from cause
+            code = _exit_of(process)
+            if code is None:  # it lives, but its answer cannot be read
+                process.kill()
+                _exit_of(process)
+            raise _ended(step, code) from cause
         if answer.saved is None:
             raise CheckpointError(answer.error or "")
         return answer.saved

@@ -102,8 +102,9 @@ def print_table(
     Print a table of one or more rows.
 
     Args:
-        more: Further rows of a plain table; `rows` and the headings determine the widths.
-        spare: Columns to leave out on a narrow terminal, in this order.
+        more: Rows to print after `rows`; they do not widen the columns. A table that rich draws
+            leaves them out, so give them only after more than `MOST_RICH_ROWS` rows.
+        spare: Columns that a rich table leaves out on a narrow terminal, in this order.
     """
     align_right = [
         all(
@@ -124,13 +125,26 @@ def _print_plain(
     more: Iterable[Sequence[Any]],
 ) -> None:
     cells = [list(map(visible, columns)), *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
     for line in chain(cells, map(_cells, more)):
         padded = (
-            cell.rjust(width) if right else cell.ljust(width)
+            _padding(cell, width) + cell if right else cell + _padding(cell, width)
             for cell, width, right in zip(line, widths, align_right, strict=True)
         )
         click.echo("  ".join(padded).rstrip())
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes; a Chinese character takes two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _padding(cell: str, width: int) -> str:
+    return " " * (width - _width(cell))
 
 
 def _cells(row: Sequence[Any]) -> list[str]:
@@ -151,7 +165,7 @@ def _print_rich(
     console = Console()
     cells = list(map(_cells, rows))
     widths = {
-        name: min(MOST_UNBROKEN, max(len(cell) for cell in (*name.split("_"), *column)))
+        name: min(MOST_UNBROKEN, max(map(_width, (*name.split("_"), *column))))
         for name, column in zip(columns, zip(*cells, strict=True), strict=True)
     }
     left_out = _left_out(widths, spare, console.width)
@@ -160,13 +174,13 @@ def _print_rich(
     kept = [index for index, name in enumerate(columns) if name not in left_out]
     widths = _narrowed({columns[index]: widths[columns[index]] for index in kept}, console.width)
     longest = {
-        columns[index]: max(map(len, (columns[index], *(row[index] for row in cells))))
+        columns[index]: max(map(_width, (columns[index], *(row[index] for row in cells))))
         for index in kept
     }
     widths = _widened(widths, longest, console.width)
     for index in kept:
         table.add_column(
-            visible(columns[index]).replace("_", " "),  # so that rich can break the name
+            Text(visible(columns[index]).replace("_", " ")),  # so that rich can break the name
             justify="right" if align_right[index] else "left",
             overflow="fold",
             width=widths[columns[index]],
@@ -175,14 +189,14 @@ def _print_rich(
         table.add_row(*(Text(row[index]) for index in kept))
     console.print(table)
     if left_out:
-        click.echo(f"(without {', '.join(left_out)}: the terminal is narrow)")
+        click.echo(f"(without {', '.join(map(visible, left_out))}: the terminal is narrow)")
 
 
 def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) -> list[str]:
     free_width = line_width - sum(width + 2 for width in widths.values())
     left_out: list[str] = []
     for name in spare:
-        if free_width < 0 and name in widths:  # the caller may have left out empty columns
+        if free_width < 0 and name in widths:  # a caller may name columns that this table lacks
             left_out.append(name)
             free_width += widths[name] + 2
     return left_out

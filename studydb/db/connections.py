@@ -67,7 +67,7 @@ class _Use(NamedTuple):
     Who uses a connection.
 
     Attributes:
-        frame: The frame whose `with` block uses the connection; None if it has no block. The
+        frame: The frame whose `with` block uses the connection; None if `take` was given none. The
             frame itself, not its id, which Python gives to another frame once this one is freed.
         n_closed: How often the pool had been closed when the connection was taken.
     """
@@ -84,8 +84,8 @@ class Connections:
     Cursors are kept, because a cursor repeats its last statement faster than a new cursor runs it.
     A forked process opens its own connections.
 
-    Ctrl-C can interrupt a call between any two instructions, also just before a cursor is given
-    back. `discard_interrupted` closes the connections that are left in use so.
+    Ctrl-C can interrupt a method after any call that it makes, also just before a cursor is given
+    back. `discard_interrupted` closes the connections that are then left in use.
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class Connections:
         Take the cursor that was given back last, or open one.
 
         Args:
-            frame: The frame whose `with` block will use the cursor; None if none will.
+            frame: The frame whose `with` block will use the cursor; None if none will, or if the
+                block is in a generator, whose frame leaves the stack while the generator waits.
 
         Raises:
             StorageBusy: No cursor became free for this thread within 30 s.
@@ -132,7 +133,7 @@ class Connections:
                 self._wait()
             use = _Use(threading.get_ident(), frame, self._n_closed)
             if self._free:
-                # Ctrl-C can come after a call, but not between these three lines.
+                # These three lines call no function, so Ctrl-C cannot come between them.
                 cursor = self._free[-1]
                 self._in_use[cursor] = use
                 del self._free[-1]
@@ -180,7 +181,7 @@ class Connections:
     def discard(self, cursor: Cursor) -> None:
         """Close a cursor's connection, which may be broken, and free its place in the pool."""
         if cursor not in self._in_use:
-            return  # the cursor was taken before a fork, and belongs to the parent
+            return  # it was discarded before, or was taken before a fork and is the parent's
         try:
             _hang_up(cursor)
         finally:
@@ -190,8 +191,8 @@ class Connections:
         """
         Close the connections of this thread's `with` blocks that no longer run.
 
-        Ctrl-C interrupts only the main thread, so each thread need only look at its own stack. The
-        stack of another thread changes while it is read.
+        Only this thread's connections and stack are looked at, because the stack of another thread
+        changes while it is read. That is enough: Ctrl-C interrupts only the main thread.
         """
         thread = threading.get_ident()
         uses = [item for item in list(self._in_use.items()) if item[1].thread == thread]

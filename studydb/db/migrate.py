@@ -93,18 +93,18 @@ def _refuse_foreign_tables(database: Database) -> None:
     tables = study.metadata.tables
     ours = {*tables, *(index.name for table in tables.values() for index in table.indexes)}
     taken = sorted(found & ours)
-    if taken and current_version(database) is None:  # no other process has upgraded meanwhile
+    if taken and current_version(database) is None:  # else another process has just upgraded
         raise StorageError(
-            f"{database.url} belongs to another program: it has {taken[0]!r}, a name that studydb "
-            "needs for itself, but no studydb tables. Give the URL of another database."
+            f"{database.url} belongs to another program: it has {taken[0]!r}, a name of studydb's "
+            "schema, but not the table studydb_version. Give the URL of another database."
         )
 
 
 def make_sqlite(storage: str) -> None:
     """Make an SQLite database and its tables if they are missing; do nothing on PostgreSQL."""
     with _unchecked(storage) as database:
-        is_complete = database.postgresql or (database.path.exists() and current_version(database))
-    if not is_complete:
+        has_tables = database.postgresql or (database.path.exists() and current_version(database))
+    if not has_tables:
         upgrade(storage)
 
 
@@ -184,7 +184,8 @@ def _make_file(path: Path) -> None:
         except sqlite3.Error as error:
             # If another process writes or sets the journal mode at this moment, SQLite does not
             # wait for its busy timeout, but refuses at once.
-            is_busy = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY
+            code = getattr(error, "sqlite_errorcode", None) or 0
+            is_busy = code & 0xFF == sqlite3.SQLITE_BUSY  # also while a log is recovered
             if not is_busy or time.monotonic() > deadline_s:
                 raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
         time.sleep(random.uniform(*WAL_RETRY_S))  # noqa: S311  jitter, no secret

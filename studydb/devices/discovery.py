@@ -67,8 +67,9 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
         asked: "auto", "none", or indices and UUIDs, separated by commas.
 
     Raises:
-        UsageError: A typed entry is neither an index nor a UUID; fits no device, or more than one;
-            or names a device that another entry names or that the worker may not use.
+        UsageError: A typed entry is neither an index nor a UUID (nor, for Intel's devices, a tile);
+            fits no device, or more than one; or names a device that another entry names or that the
+            worker may not use.
     """
     if asked.strip().casefold() == NONE:
         return Offer()
@@ -91,7 +92,7 @@ def _inherited(
     found: dict[str, Device] = {}
     for entry in family.entries(environ[family.variable]):
         device = _resolve(entry, cards, environ)
-        if device is None:  # the runtime ignores what follows a device that does not exist
+        if device is None:  # the runtime ignores an entry without its one device, and all after it
             break
         found.setdefault(device.lock, device)
     return tuple(found.values())
@@ -109,8 +110,8 @@ def _typed(
     for entry in entries:
         if not family.entry.fullmatch(entry):
             raise UsageError(
-                f"--gpus has {entry!r}, which is neither an index nor a UUID. Give auto, none, or "
-                "a list such as 0,1 or GPU-8932f937,GPU-d0180485."
+                f"--gpus has {entry!r}, which is neither {' nor '.join(family.kinds)}. Give auto, "
+                f"none, or a list such as {family.example}."
             )
         device = _resolve(entry, cards, environ)
         if device is None:

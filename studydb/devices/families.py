@@ -21,12 +21,16 @@ class Family:
         nothing: The variable's value by which a process sees no device.
         entry: What a valid entry looks like. A runtime ignores the first invalid entry, such as
             "NoDevFiles" from Slurm, and all entries after it.
+        kinds: The two kinds of entries, for an error message.
+        example: A list of entries, for an error message.
     """
 
     variable: str
     device_file: str
     nothing: str
     entry: re.Pattern[str] = _NUMBER_OR_UUID
+    kinds: tuple[str, str] = ("an index", "a UUID")
+    example: str = "0,1 or GPU-8932f937,GPU-d0180485"
 
     def entries(self, value: str) -> tuple[str, ...]:
         """Return the distinct entries of the variable's value, up to the first invalid entry."""
@@ -45,7 +49,14 @@ FAMILIES = (
     Family("HIP_VISIBLE_DEVICES", "/dev/kfd", nothing="-1"),
     Family("ROCR_VISIBLE_DEVICES", "/dev/kfd", nothing="-1"),
     # `nothing` is not "": the specification gives an empty mask the meaning "all devices".
-    Family("ZE_AFFINITY_MASK", "/dev/dri", nothing="-1", entry=_NUMBER_OF_TILE),
+    Family(
+        "ZE_AFFINITY_MASK",
+        "/dev/dri",
+        nothing="-1",
+        entry=_NUMBER_OF_TILE,
+        kinds=("an index", "a tile"),
+        example="0,1 or 0.0,0.1",
+    ),
 )
 
 

@@ -55,8 +55,8 @@ class Searcher(Protocol):
         """
         Return the `draw`-th point (0-based): nested params without the space's constants.
 
-        For a searcher by history, this is the point to take if the model gives no new point, or if
-        a worker has waited too long for the model.
+        For a searcher by history, this is the point to take if the model fails or gives no new
+        point, or if a worker has waited too long for the model.
         """
 
 
@@ -67,21 +67,23 @@ class Observation:
 
     If a configuration has several trials (replicates), there is one observation of all of them. The
     observation has the number of the first trial, and the mean of each objective over the
-    replicates that have ended with a value. Its state is unfinished while a replicate has not
-    ended. No study has replicates yet.
+    replicates that have ended with a value. While a replicate has not ended, the observation has
+    the state of that replicate. No study has replicates yet.
 
     Attributes:
         number: The trial's number; a model may order observations by it.
-        params: Nested params. In a conditional space, inactive parameters are missing.
+        params: Nested params. In a conditional space, inactive parameters are missing; no space is
+            conditional yet.
         state: `State.TERMINATED` and `State.ERROR` are final. A trial in any other state is
             unfinished: it runs, or it waits to run, or it is paused and may go on.
         reason: Why the trial ended; None if the trial has not ended. A trial that was cancelled
             before its first result has `Reason.CANCELLED` and no values. An invalidated trial has
-            `Reason.INVALIDATED` and no values, whatever its state was before. A trial that has a
-            clone looks like an invalidated trial, because the clone takes its place.
+            `Reason.INVALIDATED` and no values, even while it runs; its state and last step are
+            kept. A trial that has a clone looks like an invalidated trial, because the clone takes
+            its place.
         values: The last value of each objective, in the order of the objectives; None if the trial
             has no result. A value may be NaN or infinite.
-        scores: The same values, oriented: a lower score is better, and NaN is +Inf.
+        scores: The values as scores: a lower score is better, and NaN is +Inf.
         last_step: The step of the last result; None if the trial has no result.
         origin: Where the params come from, for example from a person who enqueued the trial.
         feasible: Whether the trial satisfies the study's constraints; None if that is not known. No
@@ -101,7 +103,7 @@ class Observation:
 
 class Model(Protocol):
     """
-    What a searcher by history has learned; one process and one thread at a time use it.
+    What a searcher by history has learned; each process makes its own, for one thread at a time.
 
     Its proposals must be a function of the space, the seed, the draw and the observations. They
     must not depend on how the observations were divided into calls of `tell`, on the process, or on

@@ -210,7 +210,7 @@ def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
         return False
     if not promotions.waits(txn, study_id=study.id, trial_id=trial.id):
         return False
-    trials.pause_by(txn, trial_id=trial.id, by=DecidedBy.SCHEDULER)
+    trials.set_paused_by(txn, trial_id=trial.id, by=DecidedBy.SCHEDULER)
     return True
 
 
@@ -232,7 +232,7 @@ def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steer
             if trial.state is State.PAUSED and study.scheduler.resumes:
                 promotions.leave_rungs(txn, study_id=study.id, trial_id=trial.id)
         elif steering.request is Action.PAUSE:
-            trials.pause_by(txn, trial_id=trial.id, by=DecidedBy.PERSON)
+            trials.set_paused_by(txn, trial_id=trial.id, by=DecidedBy.PERSON)
 
     ended = [one.id for one in steered if targets.get(one.state) in FINAL]
     if ended:

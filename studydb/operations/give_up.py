@@ -10,7 +10,7 @@ from studydb.operations import summing
 from studydb.store import closings, counters, pins, trials
 
 MOST_TRANSACTIONS = 10
-"""The most transactions of an idle worker before it looks for other work again."""
+"""How many transactions in a row an idle worker runs at most, before it looks for other work."""
 
 
 def give_up(database: Database, study: Study, *, is_idle: bool = False) -> None:
@@ -20,8 +20,9 @@ def give_up(database: Database, study: Study, *, is_idle: bool = False) -> None:
     A closed rung at which no trial waits any more is marked as over.
 
     Trials that a person has paused stay PAUSED until the person resumes them. Rungs and trials
-    that another transaction has locked are left to a later call. If the results of a trial cannot
-    be summed up, that trial ends without a summary.
+    that another transaction has locked are left to a later call. A trial ends without a summary of
+    its metrics if its results cannot be summed up. A trial with very many results is summed up
+    after the commit; it has no summary either if the worker dies before that.
 
     Args:
         is_idle: Whether the worker has nothing else to do. If so, it ends at most 1,000 trials,
@@ -41,13 +42,13 @@ def _give_up_some(database: Database, study: Study) -> int:
             raise
         found, unsummed = _end(database, study, sums=False)
     for trial_id in unsummed:
-        with suppress(Exception):  # an error leaves the trial without a summary
+        with suppress(Exception):  # the trial then has no summary of its metrics
             summing.after_end(database, study, trial_id=trial_id)
     return found
 
 
 def _end(database: Database, study: Study, *, sums: bool) -> tuple[int, list[int]]:
-    """End at most 100 trials; return how many, and the ids of those that are to be summed up."""
+    """End at most 100 trials; return how many, and the ids of those to sum up after the commit."""
     unsummed, n_results, n_ended = [], 0, 0
     with database.begin(durable=False) as txn:  # if a crash undoes this, a worker repeats it
         rungs = closings.lock_closed(txn, study_id=study.id)

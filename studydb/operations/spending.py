@@ -2,8 +2,9 @@
 Count what trials spend, and stop the study, or a trial, that has reached a limit.
 
 Transactions that count spending lock the study's row, so each of them reads the exact sums. The
-counter shard is written last, by `Charge.store`. The limits are read from the study's row, because
-a person may have changed them since the caller read its `study`.
+counter shard is written last, by `Charge.store`. Which limits a study has never changes, so the
+caller's `study` says whether to read and to lock. A person may have changed the values since the
+caller read `study`, so the values are read from the study's row.
 """
 
 import shlex
@@ -36,7 +37,8 @@ class Charge:
     What a transaction adds to the spending of a study.
 
     Attributes:
-        is_spent: Whether a limit or a stop rule has stopped the study, now or before.
+        is_spent: Whether a limit, or a rule that stops the whole study, has stopped the study, now
+            or before.
         timed_out: The ids of the trials whose running time has reached its limit.
     """
 
@@ -54,10 +56,10 @@ class Charge:
         Return the verdict on a trial that may have run for too long.
 
         Args:
-            known: The verdict of a scheduler, a rule or the trial, or a person's request. For a
-                trial that has run for too long, only a stop that refuses results is kept. A pause
-                is replaced by a stop, because after the pause the trial would run out of time
-                again.
+            known: The verdict of a scheduler, a rule or the trial, or a person's request. If the
+                trial has run for too long, only a stop after which results are refused is kept.
+                Any other verdict becomes TIMED_OUT: after a pause, too, the trial would run out of
+                time again.
         """
         if trial_id not in self.timed_out:
             return known
@@ -80,7 +82,7 @@ def charge(
     are_valid: bool = True,
 ) -> Charge:
     """
-    Compute what RUNNING trials have spent since their last flush or renewal.
+    Add up the cost and number of `results`, and the trials' running time since it was last stored.
 
     If a limit counts time and `are_alive` is True, the trials' running times are stored.
 
@@ -128,7 +130,9 @@ def stop_if_too_old(database: Database, study: Study) -> None:
         limit_s = limited.limits.time_limit_s
     if limited.status is Status.RUNNING and limit_s is not None and limited.age_s >= limit_s:
         with database.begin() as txn:
-            _stop_if_spent(txn, study, store.read(txn, study_id=study.id, lock=True), NOTHING)
+            limited = store.read(txn, study_id=study.id, lock=True)
+            if limited.status is Status.RUNNING:  # no person has paused it meanwhile
+                _stop_if_spent(txn, study, limited, NOTHING)
 
 
 def check_limits(txn: Txn, study: Study) -> None:

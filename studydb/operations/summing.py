@@ -83,14 +83,14 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 def after_end(database: Database, study: Study, *, trial_id: int) -> None:
     """Store the `metric_summary` of a trial that has ended with results but without a summary."""
     with database.begin(write=False) as txn:
-        if not trials.lacks_summary(txn, trial_id=trial_id):
+        if not trials.lacks_metric_summary(txn, trial_id=trial_id):
             return
         spans = results.spans(txn, study_id=study.id, trial_id=trial_id)
     tally = Tally(study.objective.metric)
     for page in pages(spans, reader(database)):
         tally.add(map(results.read, page))
     with database.begin() as txn:
-        trials.summarise(txn, trial_id=trial_id, metric_summary=tally.analysis())
+        trials.store_metric_summary(txn, trial_id=trial_id, metric_summary=tally.analysis())
 
 
 def reader(database: Database) -> Read:

@@ -17,7 +17,7 @@ from studydb.db.decision_schema import rung, rung_entry
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import trial
 from studydb.domain.life.decisions import Action, DecidedBy
-from studydb.store.promotions import ANY_GIVEN_UP, IN_ORDER, IS_GIVEN_UP, NONE_WAITS
+from studydb.store.promotions import ANY_TO_GIVE_UP, IN_ORDER, IS_TO_GIVE_UP, NONE_WAITS
 from studydb.store.rungs import NONE_KEPT, Rung
 
 MOST = 100
@@ -75,7 +75,7 @@ _LOCK_CLOSED = Prepared(
         rung.c.study_id == _STUDY,
         ~rung.c.is_over,
         rung.c.closed_at.is_not(None),
-        sa.or_(ANY_GIVEN_UP, NONE_WAITS),
+        sa.or_(ANY_TO_GIVE_UP, NONE_WAITS),
     )
     .order_by(rung.c.bracket, rung.c.step)
     .limit(MOST)
@@ -87,7 +87,7 @@ _GIVEN_UP = Prepared(
     .select_from(rung)
     .join(rung_entry, rung_entry.c.rung_id == rung.c.id)
     .join(trial, trial.c.id == rung_entry.c.trial_id)
-    .where(rung.c.id == sa.bindparam("rung"), *IS_GIVEN_UP)
+    .where(rung.c.id == sa.bindparam("rung"), *IS_TO_GIVE_UP)
     .order_by(rung_entry.c.score, rung_entry.c.ordinal)
     .limit(sa.bindparam("most", type_=sa.Integer))
     .with_for_update(key_share=True, skip_locked=True, of=trial)

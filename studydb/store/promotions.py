@@ -31,7 +31,7 @@ from studydb.store.studies import HAS_ROOM, Budget
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 _ENTRIES = rung_entry.c.rung_id == rung.c.id
-_PAUSED = (
+_PAUSED_BY_SCHEDULER = (
     trial.c.study_id == _STUDY,
     is_still(State.PAUSED),
     trial.c.paused_by == DecidedBy.SCHEDULER,
@@ -63,25 +63,25 @@ _IS_NOT_KEPT = _place > sa.tuple_(rung.c.closed_cutoff, rung.c.closed_ordinal)
 """True if a closed rung has not kept the trial of an entry; NULL at an open rung."""
 
 
-def _is_paused(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
+def _is_paused_by_scheduler(*conditions: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
     return (
-        sa.select(sa.and_(*_PAUSED, *conditions))
+        sa.select(sa.and_(*_PAUSED_BY_SCHEDULER, *conditions))
         .where(trial.c.id == rung_entry.c.trial_id)
         .correlate(rung_entry)
         .scalar_subquery()
     )
 
 
-_IS_PAUSED = _is_paused()
+_IS_PAUSED_BY_SCHEDULER = _is_paused_by_scheduler()
 """
 True if the trial of an entry is PAUSED by the scheduler. This is a subquery, not a join, because
 PostgreSQL would begin the join at the trials, and read all entries of a rung to find one entry.
 """
 
-IS_GIVEN_UP = (
+IS_TO_GIVE_UP = (
     rung_entry.c.waiting,
     _IS_NOT_KEPT,
-    *_PAUSED,
+    *_PAUSED_BY_SCHEDULER,
 )
 """
 Conditions on an entry: its trial waits at a closed rung that has not kept it, and is PAUSED by the
@@ -104,18 +104,24 @@ _any_waiting = (
 """LIMIT instead of EXISTS: PostgreSQL would plan EXISTS as a hash of all waiting entries."""
 
 NONE_WAITS = _any_waiting.scalar_subquery().is_(None)
-"""True if no trial waits at a rung."""
+"""True if no trial waits at the rung."""
 
-ANY_GIVEN_UP = (
+ANY_TO_GIVE_UP = (
     sa.select(rung_entry.c.trial_id)
-    .where(_ENTRIES, rung.c.closed_at.is_not(None), rung_entry.c.waiting, _IS_NOT_KEPT, _IS_PAUSED)
+    .where(
+        _ENTRIES,
+        rung.c.closed_at.is_not(None),
+        rung_entry.c.waiting,
+        _IS_NOT_KEPT,
+        _IS_PAUSED_BY_SCHEDULER,
+    )
     .order_by(*IN_ORDER)
     .limit(1)
     .correlate(rung)
     .scalar_subquery()
     .is_not(None)
 )
-"""True if at least one trial is to be given up at a rung."""
+"""True if at least one trial is to be given up at the rung."""
 
 
 def _best_waiting(column: sa.Column[Any], is_paused: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
@@ -142,7 +148,7 @@ _rung_columns = (
     rung.c.cut_rank,
     rung.c.cut_score,
     rung.c.cut_trial_id,
-    ANY_GIVEN_UP.label("any_given_up"),
+    ANY_TO_GIVE_UP.label("any_to_give_up"),
     _any_waiting.where(rung.c.closed_at.is_not(None)).scalar_subquery().label("waiting_id"),
     BETTER_THAN_CUT.label("better"),
 )
@@ -159,9 +165,9 @@ def _rungs_with_best(is_paused: sa.ColumnElement[Any]) -> tuple[Prepared, Prepar
     return Prepared(rungs.where(~rung.c.is_over)), Prepared(rungs.where(*of_key))
 
 
-_QUEUES, _ONE_RUNG = _rungs_with_best(_IS_PAUSED)
-_FITTING_QUEUES, _ONE_FITTING_RUNG = _rungs_with_best(_is_paused(_FITS))
-"""In these two statements, the best trial of a rung is the best that the worker can start."""
+_QUEUES, _ONE_RUNG = _rungs_with_best(_IS_PAUSED_BY_SCHEDULER)
+_FITTING_QUEUES, _ONE_FITTING_RUNG = _rungs_with_best(_is_paused_by_scheduler(_FITS))
+"""In these two statements, only trials that the worker can start count as waiting trials."""
 
 _IS_UNDERWAY = (
     in_state(State.RUNNING),
@@ -169,8 +175,9 @@ _IS_UNDERWAY = (
     PAUSED_BY_STUDY,
 )
 """
-If no trial is PENDING and ready, each trial that is underway meets one of these conditions. The
-number of such trials grows with the number of workers, and not with the number of enqueued trials.
+Each of these conditions marks trials that are underway. Trials that are PENDING and ready are left
+out, because the caller has checked that there are none. So about as many trials are read as there
+are workers, however many were enqueued.
 """
 _UNDERWAY = Prepared(
     sa.union_all(
@@ -198,14 +205,17 @@ _UNDERWAY_ELSEWHERE = Prepared(
             rung.c.study_id == _STUDY,
             ~rung.c.is_over,
             rung.c.closed_at.is_not(None),
-            _best_waiting(rung_entry.c.trial_id, _is_paused(_FITS_ELSEWHERE)).is_not(None),
+            _best_waiting(rung_entry.c.trial_id, _is_paused_by_scheduler(_FITS_ELSEWHERE)).is_not(
+                None
+            ),
         ),
     )
 )
 """
 The trials that this worker cannot start now, but that would fit a live worker if nothing ran on it:
 at most `most` PENDING trials, and one trial of each closed rung at which such trials wait and are
-kept. A later rung must not close before these trials have reached it. The PENDING trials are read
+kept (one is enough to keep the later rungs open). A later rung must not close before these trials
+have reached it. The PENDING trials are read
 in the order of the index `trial_claim`; without an order, PostgreSQL would read the study's trials
 until it has found `most`.
 """
@@ -244,7 +254,7 @@ def _promoting(*conditions: sa.ColumnElement[bool]) -> Prepared:
         sa.update(trial)
         .where(
             trial.c.id == sa.bindparam("trial"),
-            *_PAUSED,
+            *_PAUSED_BY_SCHEDULER,
             sa.exists().where(rung_entry.c.rung_id == _rung, *_OF_TRIAL),
             sa.exists().where(study.c.id == _STUDY, study.c.status == Status.RUNNING, HAS_ROOM),
             *conditions,
@@ -372,7 +382,7 @@ class Queues:
 
 def _has_trials_to_give_up(row: Any) -> bool:
     """Tell whether `give_up` has something to do at a rung."""
-    return row.closed_at is not None and (row.any_given_up or row.waiting_id is None)
+    return row.closed_at is not None and (row.any_to_give_up or row.waiting_id is None)
 
 
 def read_queues(

@@ -41,7 +41,7 @@ _COUNTS = Prepared(
 
 class Reported(NamedTuple):
     """
-    Counts of a study's results and rung entries; superseded results count, too.
+    Counts of a study's results and rung entries; results that are not live count, too.
 
     Attributes:
         n_stored: All results.
@@ -56,7 +56,7 @@ class Reported(NamedTuple):
 
 
 def count_reports(txn: Txn, *, study_id: int) -> Reported:
-    """Count a study's results by reading all of them."""
+    """Count a study's results and rung entries; this reads all of them."""
     found = txn.first(_COUNTS, study=study_id)
     assert found is not None
     return Reported(found.n_stored, found.n_judged, found.n_after_decision)

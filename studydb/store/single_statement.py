@@ -1,5 +1,5 @@
 """
-Claim, report and finish, each in a single statement, whose parts SQLite runs one by one.
+Claim, report and finish: a single statement each on PostgreSQL; SQLite runs its parts one by one.
 
 The main CTE of a report or finish changes the trial's row if the row is as the attempt expects;
 later CTEs use the row that the main CTE returns. If the row is not as expected, for example because
@@ -55,10 +55,11 @@ _REPORT = Chain(
 )
 
 _ended = leases.end_values(State.TERMINATED)
-_HAS_NO_PIN = trial.c.source_checkpoint_id.is_(None)
+_HAS_NO_SOURCE = trial.c.source_checkpoint_id.is_(None)
+"""Else the pin on the checkpoint of another trial must be released, in a further statement."""
 _FINISH = Chain(
     sa.update(trial)
-    .where(*_AS_EXPECTED, _HAS_NO_PIN)
+    .where(*_AS_EXPECTED, _HAS_NO_SOURCE)
     .values({name: _ended[name] for name in _ended.keys() - {"failures", "losses"}} | _TIME)
     .returning(trial.c.failures, trial.c.losses),
     stored=results.APPEND,
@@ -119,8 +120,8 @@ def claim(
     Give the first runnable trial (PENDING and ready) of a study to a worker; start an attempt.
 
     Args:
-        after_position: Only trials after this position are claimed.
-        resource_class: Only trials of this class are claimed.
+        after_position: The trial must come after this position.
+        resource_class: The trial's class; "" is the class of trials without a request of their own.
 
     Returns:
         The trial's row, RUNNING under a new attempt. None if no trial is runnable, other
@@ -173,7 +174,7 @@ def finish(
     process: AttemptProcess | None,
 ) -> Completed | None:
     """
-    Store an attempt's last batch and complete its trial.
+    Store an attempt's last batch and complete its trial, in a study without `max_concurrent`.
 
     Args:
         summary: The trial's summary after the batch.

@@ -118,7 +118,7 @@ ROW = (trial, tags.OF_TRIAL, _PARENT)
 
 _FIND = Prepared(sa.select(*ROW).where(*_BY_NUMBER))
 _FIND_LOCKED = Prepared(sa.select(*ROW).where(*_BY_NUMBER).with_for_update(key_share=True))
-_NUMBER_OF = Prepared(
+_BY_NAME = Prepared(
     sa.select(trial.c.number, trial.c.uuid).where(
         trial.c.study_id == sa.bindparam("study"),
         trial.c.name == sa.bindparam("by_name", type_=sa.Text),
@@ -163,7 +163,7 @@ def may_become(target: State) -> sa.ColumnElement[bool]:
 
 
 def _move_to(target: State) -> Prepared:
-    final = target is State.TERMINATED
+    is_terminated = target is State.TERMINATED
     return Prepared(
         sa.update(trial)
         .where(
@@ -175,8 +175,8 @@ def _move_to(target: State) -> Prepared:
             ready_at=None,
             request=None,
             paused_by=sa.bindparam("by", None, sa.Text) if target is State.PAUSED else None,
-            reason=sa.bindparam("why", Reason.CANCELLED, sa.Text) if final else None,
-            ended_at=now() if final else None,
+            reason=sa.bindparam("why", Reason.CANCELLED, sa.Text) if is_terminated else None,
+            ended_at=now() if is_terminated else None,
             metric_summary=sa.bindparam("to_metrics", None, trial.c.metric_summary.type),
         )
         .returning(trial.c.id)
@@ -185,7 +185,7 @@ def _move_to(target: State) -> Prepared:
 
 _MOVES = {state: _move_to(state) for state in (State.PENDING, State.PAUSED, State.TERMINATED)}
 
-_PAUSE_BY = Prepared(
+_SET_PAUSED_BY = Prepared(
     sa.update(trial)
     .where(trial.c.id == sa.bindparam("trial"), is_still(State.PAUSED))
     .values(paused_by=sa.bindparam("to_paused_by"))
@@ -226,16 +226,16 @@ _REINSTATE = Prepared(
     )
 )
 
-_WITHOUT_SUMMARY = (
+_WITHOUT_METRIC_SUMMARY = (
     trial.c.id == sa.bindparam("trial"),
     trial.c.ended_at.is_not(None),
     trial.c.n_results > 0,
     trial.c.metric_summary.is_(sa.null()),
 )
-_LACKS_SUMMARY = Prepared(sa.select(trial.c.id).where(*_WITHOUT_SUMMARY))
-_SUMMARISE = Prepared(
+_LACKS_METRIC_SUMMARY = Prepared(sa.select(trial.c.id).where(*_WITHOUT_METRIC_SUMMARY))
+_STORE_METRIC_SUMMARY = Prepared(
     sa.update(trial)
-    .where(*_WITHOUT_SUMMARY)
+    .where(*_WITHOUT_METRIC_SUMMARY)
     .values(metric_summary=sa.bindparam("to_metrics", type_=trial.c.metric_summary.type))
 )
 
@@ -301,7 +301,7 @@ def ids(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[int]:
 
 def named(txn: Txn, *, study_id: int, name: str) -> NamedTrial | None:
     """Find a trial by its name."""
-    row = txn.first(_NUMBER_OF, study=study_id, by_name=name)
+    row = txn.first(_BY_NAME, study=study_id, by_name=name)
     return None if row is None else NamedTrial._make(row)
 
 
@@ -325,6 +325,7 @@ def move(
     Args:
         by: Who pauses the trial; used only if `target` is PAUSED.
         reason: Why the trial ends; used only if `target` is TERMINATED.
+        metric_summary: The summary of the metrics of a trial that ends; other states have none.
 
     Returns:
         False if this change is not allowed, or an attempt holds the trial.
@@ -337,19 +338,19 @@ def move(
     return txn.count(_MOVES[target], trial=trial_id, **params) == 1
 
 
-def lacks_summary(txn: Txn, *, trial_id: int) -> bool:
+def lacks_metric_summary(txn: Txn, *, trial_id: int) -> bool:
     """Tell whether a trial has ended with results but without the summary of its metrics."""
-    return txn.first(_LACKS_SUMMARY, trial=trial_id) is not None
+    return txn.first(_LACKS_METRIC_SUMMARY, trial=trial_id) is not None
 
 
-def summarise(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> None:
+def store_metric_summary(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> None:
     """Store the summary of an ended trial's metrics, if the trial has results but no summary."""
-    txn.run(_SUMMARISE, trial=trial_id, to_metrics=metric_summary)
+    txn.run(_STORE_METRIC_SUMMARY, trial=trial_id, to_metrics=metric_summary)
 
 
-def pause_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
+def set_paused_by(txn: Txn, *, trial_id: int, by: DecidedBy) -> None:
     """Store in `paused_by` who paused a PAUSED trial; this value decides who may resume it."""
-    txn.run(_PAUSE_BY, trial=trial_id, to_paused_by=by)
+    txn.run(_SET_PAUSED_BY, trial=trial_id, to_paused_by=by)
 
 
 def change_config(

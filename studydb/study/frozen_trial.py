@@ -171,8 +171,8 @@ class Checkpoint:
             raise CheckpointError(
                 f"The checkpoint of trial {self._trial.number} at step {self.step} is not signed "
                 "by a key of yours, and opening it could run someone else's code. If you trust the "
-                f"workers that wrote it, copy their user's key file to {keyring.path}, or set "
-                f"{SIGNING_KEY}."
+                f"workers that wrote it, append the lines of their user's key file to "
+                f"{keyring.path}, or set {SIGNING_KEY}."
             )
 
     def __repr__(self) -> str:
@@ -184,7 +184,7 @@ class FrozenTrial(records.TrialRow):
     """
     A trial's row with its checkpoints.
 
-    If the view `v_trial` shows an attribute, the column has the attribute's name.
+    Attributes that the view `v_trial` also shows have the names of its columns.
     """
 
     _checkpoint: Callable[[records.TrialRow], Checkpoint | None] = field(

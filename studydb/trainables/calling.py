@@ -56,7 +56,7 @@ def check_signature(function: Callable[..., Any]) -> None:
 
     Raises:
         TrainableError: The object cannot be called, is async, takes no config, or requires a
-            further argument that is not in `EXTRAS`; or see `check_class`.
+            further argument that is not in `EXTRAS`; or `check_class` refuses the class.
     """
     name = qualified_name(function)
     if inspect.isclass(function):
@@ -64,7 +64,7 @@ def check_signature(function: Callable[..., Any]) -> None:
         return
     if not callable(function):
         kind = with_article(type(function).__name__)
-        raise TrainableError(f"The trainable {name} is {kind}; give a function.")
+        raise TrainableError(f"The trainable is {kind}; give a function or a class.")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise TrainableError(f"The trainable {name} is async; give a plain function.")
     parameters = _parameters(function)
@@ -139,11 +139,11 @@ def _extras(
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for parameter in (_parameters(function) or [])[1:]:
-        if parameter.name not in EXTRAS or parameter.kind in _VARIABLE:
-            continue
+        is_extra = parameter.name in EXTRAS and parameter.kind not in _VARIABLE
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            positional.append(_extra(parameter.name, trial))
-        else:
+            default = parameter.default
+            positional.append(_extra(parameter.name, trial) if is_extra else default)
+        elif is_extra:
             named[parameter.name] = _extra(parameter.name, trial)
     return positional, named
 

@@ -26,11 +26,11 @@ SIZES = ((1, 1), (2, 1), (2, 2), (4, 2), (4, 4), (6, 2), (8, 4), (8, 8))
 
 WEIGHTS = (8, 8, 8, 3, 1)
 """
-How frequent each shape of `SHAPES` is. The last shape fits only two of the eight workers, and only
+How frequent each request of `REQUESTS` is. The last fits only two of the eight workers, and only
 while they run no other trial.
 """
 
-SHAPES = ("cpus=1", "cpus=2, card=1", "cpus=1, card=0.5", "cpus=4, card=2", "cpus=8")
+REQUESTS = ("cpus=1", "cpus=2, card=1", "cpus=1, card=0.5", "cpus=4, card=2", "cpus=8")
 """What trials ask for."""
 
 
@@ -103,7 +103,7 @@ class Run:
 
     def waits(self) -> dict[str, float]:
         """
-        Return, by shape, the longest time that a trial has waited as the first of the queue.
+        Return, by request, the longest time that a trial has waited as the first of the queue.
 
         A trial is the first of the queue once all trials with lower numbers have begun. A wait in
         which a worker was killed is left out, because the worker that replaces it counts
@@ -124,40 +124,42 @@ class Run:
 
     def summary(self) -> str:
         """Return the figures of the run in a line."""
-        waits = {shape: round(wait_s, 2) for shape, wait_s in self.waits().items()}
+        waits = {asked: round(wait_s, 2) for asked, wait_s in self.waits().items()}
         return (
             f"{len(self.turns)} attempts of {len({turn.number for turn in self.turns})} trials on "
             f"{len(self.offers)} workers, {len(self.kills_s)} killed; oversubscribed "
             f"{len(self.oversubscribed())} times; longest waits {waits}, the longest trial "
-            f"{self.longest_s:.2f} s; slots busy {self.busy_share():.1%}"
+            f"{self.longest_s:.2f} s; workers busy {self.busy_share():.1%}"
         )
 
     def busy_share(self) -> float:
         """
-        Return the busy time of all slots, divided by the sum of this time and the idle time.
+        Return the busy time divided by the sum of the busy time and the idle time.
 
-        A worker is idle while it has a free slot and a waiting trial fits; several free slots count
-        as one. A worker that may be reserved for the first trial of the queue is not idle.
+        The busy time is the sum over all slots of the seconds in which they run trials. The idle
+        time is the sum over all workers of the seconds in which a worker has a free slot (one or
+        more), and a trial that has not begun would fit. A worker that may be reserved for the first
+        trial of the queue is not idle, nor is a worker after its last trial.
         """
         busy_s = idle_s = 0.0
-        asked = {text: read_resources("asked", text) for text in SHAPES}
+        asked = {text: read_resources("asked", text) for text in REQUESTS}
         for start_s, end_s, running, waiting in self._intervals():
             head = min(waiting, default=None)
             for worker_id, offer in self.offers.items():
-                born_s, died_s = self.lives[worker_id]
-                if start_s < born_s or end_s > died_s:
+                born_s, last_end_s = self.lives[worker_id]
+                if start_s < born_s or end_s > last_end_s:
                     continue
                 mine = [asked[one.asked] for one in running if one.worker_id == worker_id]
                 free = offer
-                for one in mine:
-                    free = free.minus(one) if free.fits(one) else free
+                for request in mine:  # `oversubscribed` looks for those that do not fit
+                    free = free.minus(request) if free.fits(request) else free
                 busy_s += len(mine) * (end_s - start_s)
                 if len(mine) >= self.slots or head is None:
                     continue
                 of_head = asked[waiting[head]]
                 if offer.fits(of_head) and not free.fits(of_head):
                     continue  # the worker may be reserved for the first trial
-                if any(free.fits(asked[shape]) for shape in set(waiting.values())):
+                if any(free.fits(asked[text]) for text in set(waiting.values())):
                     idle_s += end_s - start_s
         return busy_s / (busy_s + idle_s)
 
@@ -166,10 +168,10 @@ class Run:
         begun: dict[int, float] = {}
         for turn in self.turns:
             begun[turn.number] = min(turn.start_s, begun.get(turn.number, turn.start_s))
-        shape = {turn.number: turn.asked for turn in self.turns}
+        asked = {turn.number: turn.asked for turn in self.turns}
         for start_s, end_s in itertools.pairwise(moments):
             running = [turn for turn in self.turns if turn.start_s <= start_s < turn.end_s]
-            waiting = {number: shape[number] for number in begun if begun[number] > start_s}
+            waiting = {number: asked[number] for number in begun if begun[number] > start_s}
             yield start_s, end_s, running, waiting
 
 
@@ -179,21 +181,26 @@ def run(
     *,
     n_trials: int,
     sizes: Sequence[tuple[int, int]] = SIZES,
-    seconds: tuple[float, float],
-    kills: int,
+    trial_s: tuple[float, float],
+    n_kills: int,
     slots: int = 8,
     reserve_after_s: float = 5.0,
     seed: int = 0,
     timeout_s: float = 600.0,
 ) -> Run:
-    """Run `n_trials` trials of random shapes; meanwhile kill and replace up to `kills` workers."""
+    """
+    Run trials with random requests; meanwhile kill and replace up to `n_kills` workers.
+
+    Args:
+        trial_s: The range of the trials' durations, in seconds.
+    """
     rng = random.Random(seed)
     (folder / "held").mkdir(parents=True)
     options = {"lease": LEASE_S, "slots": slots, "reserve_after": reserve_after_s}
     capacities: dict[str, Capacity] = {}
     kills_s: list[float] = []
     with (
-        closing(_make_study(storage, folder, n_trials, seconds, rng)) as study,
+        closing(_make_study(storage, folder, n_trials, trial_s, rng)) as study,
         Fleet(storage, "shared", folder, preloaded=True, **options) as fleet,
     ):
 
@@ -204,7 +211,7 @@ def run(
 
         team = [start(size) for size in sizes]
         began_s = time.monotonic()
-        due = [began_s + 3.0 + rng.uniform(2.0, 6.0) * n for n in range(kills)]
+        due = sorted(began_s + 3.0 + rng.uniform(2.0, 6.0) * n for n in range(n_kills))
         while not study.progress.is_done:
             if time.monotonic() - began_s > timeout_s:
                 raise AssertionError(f"{study.counts}\n{fleet.output()[-4000:]}")
@@ -220,15 +227,15 @@ def run(
 
 
 def _make_study(
-    storage: str, folder: Path, n_trials: int, seconds: tuple[float, float], rng: random.Random
+    storage: str, folder: Path, n_trials: int, trial_s: tuple[float, float], rng: random.Random
 ) -> studydb.Study:
     study = studydb.create_study(
         "shared",
         "sharing:train",
         space={
             "folder": str(folder),
-            "asked": studydb.choice(list(SHAPES)),
-            "seconds": studydb.uniform(*seconds),
+            "asked": studydb.choice(list(REQUESTS)),
+            "seconds": studydb.uniform(*trial_s),
         },
         metric="loss",
         mode="min",
@@ -238,8 +245,8 @@ def _make_study(
         max_losses=100,
         storage=storage,
     )
-    for shape in rng.choices(SHAPES, weights=WEIGHTS, k=n_trials):
-        study.enqueue({"asked": shape}, resources=shape)
+    for asked in rng.choices(REQUESTS, weights=WEIGHTS, k=n_trials):
+        study.enqueue({"asked": asked}, resources=asked)
     return study
 
 

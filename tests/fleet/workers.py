@@ -77,6 +77,10 @@ class WorkerProcess:
                 found.append(psutil.Process(pid))
         return found
 
+    def names(self) -> dict[int, str]:
+        """The names of the worker's processes by pid, also of those that have left its session."""
+        return {one.pid: _name(one) for one in self.processes()}
+
     def fork_server(self) -> psutil.Process | None:
         """The worker's fork server; None if the worker has none or has ended."""
         return next(iter(self.fork_servers()), None)

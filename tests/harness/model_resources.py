@@ -18,7 +18,7 @@ from studydb.domain.records import Request
 if TYPE_CHECKING:
     from harness.model import Model
 
-SHAPES: dict[str, dict[str, float]] = {
+REQUESTS: dict[str, dict[str, float]] = {
     "nothing": {},
     "cpus=1": {"cpus": 1},
     "gpus=0.5": {"gpus": 0.5},
@@ -119,7 +119,7 @@ class ModelResources:
         if len(self.classes) >= self.most:
             raise InvalidSpec
         self.classes.setdefault("", {})
-        self.classes[text] = SHAPES[text]
+        self.classes[text] = REQUESTS[text]
         return text
 
     def set(self, text: str, numbers: list[int], request: Request) -> None:
@@ -131,10 +131,10 @@ class ModelResources:
         if numbers:
             self.add(text)
         else:
-            self.classes[""] = SHAPES[text]
+            self.classes[""] = REQUESTS[text]
         for trial in trials:
             trial.asks = text
-        data = {"numbers": numbers, "resources": SHAPES[text]}
+        data = {"numbers": numbers, "resources": REQUESTS[text]}
         self._model._record_event("resources set", request.actor, token=request.token, data=data)
 
     def _waiting(self, number: int) -> ModelTrial:
@@ -150,7 +150,7 @@ class ModelResources:
         if trial.asks_next is None:
             return
         trial.asks, trial.asks_next = self.add(trial.asks_next), None
-        data = {"numbers": [trial.number], "resources": SHAPES[trial.asks]}
+        data = {"numbers": [trial.number], "resources": REQUESTS[trial.asks]}
         self._model._record_event("resources set", "scheduler", attempt=attempt, data=data)
 
     # --- what workers may start

@@ -20,7 +20,7 @@ from harness.arrange import can_ask, created, new_spec
 from harness.asked_scheduler import Meanwhile, asked
 from harness.checkpoint_steps import KEEPS, WITH_KEEP, CheckpointSteps
 from harness.model import Model
-from harness.model_resources import SHAPES
+from harness.model_resources import REQUESTS
 from harness.snapshot import BEGINNING
 from harness.study_action import StudyAction
 from studydb.db import Database
@@ -444,7 +444,7 @@ class RandomWalk(CheckpointSteps):
     # --- people
 
     def _enqueue(self, rng: Random) -> StudyAction:
-        asks = rng.choice([None, *SHAPES]) if self.is_sized else None
+        asks = rng.choice([None, *REQUESTS]) if self.is_sized else None
         return self.factory.enqueue(priority=rng.choice([0, 0, -1, 1]), asks=asks)
 
     def _set_resources(self, rng: Random) -> StudyAction:
@@ -456,10 +456,10 @@ class RandomWalk(CheckpointSteps):
             numbers = self._some_numbers(rng)
         if self.model.runnable and rng.random() < 0.3:
             numbers = [self.model.runnable[0].number]
-        return self.factory.set_resources(rng.choice(list(SHAPES)), numbers)
+        return self.factory.set_resources(rng.choice(list(REQUESTS)), numbers)
 
     def _set_resources_of_the_study(self, rng: Random) -> StudyAction:
-        return self.factory.set_resources(rng.choice(list(SHAPES)), [])
+        return self.factory.set_resources(rng.choice(list(REQUESTS)), [])
 
     def _extend(self, rng: Random) -> StudyAction:
         return self.factory.extend(by=rng.randint(1, 3))

@@ -240,7 +240,7 @@ INVALID_PARAMS = {
 }
 
 
-COMMANDING = {
+OPTIONS_WITH_A_COMMAND = {
     "space": {"command": "ls", "lr": studydb.loguniform(0.1, 1.0)},
     "num_trials": 2,
     "guard": False,  # so that many trials that fail alike do not pause the study
@@ -248,7 +248,7 @@ COMMANDING = {
 
 
 def test_inserted_trials_with_invalid_params_fail_before_they_run(stage, attack):
-    create(stage, "loading:commanding", **COMMANDING)
+    create(stage, "loading:commanding", **OPTIONS_WITH_A_COMMAND)
 
     for number, (params, _) in enumerate(INVALID_PARAMS.values(), 500):
         insert_trial(attack, params, number=number)
@@ -286,7 +286,7 @@ INVALID_CONFIGS = {
 
 
 def test_inserted_trials_with_invalid_configs_fail_before_they_run(stage, attack):
-    create(stage, "loading:commanding", **COMMANDING)
+    create(stage, "loading:commanding", **OPTIONS_WITH_A_COMMAND)
 
     constants = f'"x": 0.25, "folder": "{stage.folder}"'  # the other constants of the staged study
     for number, (config, _) in enumerate(INVALID_CONFIGS.values(), 500):
@@ -305,13 +305,15 @@ def test_inserted_trials_with_invalid_configs_fail_before_they_run(stage, attack
     assert [stage.trial(number).reason for number in (0, 1)] == ["COMPLETED"] * 2
 
 
-def test_trials_of_false_proposals_fail_before_they_run(stage, attack):
-    create(stage, "loading:commanding", **COMMANDING)
+def test_trials_of_forged_proposals_fail_before_they_run(stage, attack):
+    create(stage, "loading:commanding", **OPTIONS_WITH_A_COMMAND)
     constants = f'"x": 0.25, "folder": "{stage.folder}"'  # the other constants of the staged study
-    true, false = (f'{{"lr": 0.5, "command": "{word}", {constants}}}' for word in ("ls", "rm -rf"))
-    false_params = '{"lr": 0.5, "command": "rm -rf"}'
+    honest, forged = (
+        f'{{"lr": 0.5, "command": "{word}", {constants}}}' for word in ("ls", "rm -rf")
+    )
+    forged_params = '{"lr": 0.5, "command": "rm -rf"}'
 
-    for draw, (params, config) in enumerate([(false_params, true), ('{"lr": 0.5}', false)]):
+    for draw, (params, config) in enumerate([(forged_params, honest), ('{"lr": 0.5}', forged)]):
         attack(
             "INSERT INTO proposal (study_id, draw, params, params_hash, config, origin, "
             f"space_version, bracket, proposed_at) SELECT id, {draw}, '{params}', 'h', "
@@ -329,7 +331,7 @@ def test_trials_of_false_proposals_fail_before_they_run(stage, attack):
 def test_own_loop_receives_no_inserted_trial_with_invalid_params(
     attacker_url, attack, storage_url, create_study, load_study
 ):
-    made = create_study("mine", storage=storage_url, **COMMANDING | {"num_trials": 1})
+    made = create_study("mine", storage=storage_url, **OPTIONS_WITH_A_COMMAND | {"num_trials": 1})
     insert_trial(attack, '{"lr": 0.5, "command": "rm -rf"}')
 
     study, seen = load_study("mine", storage=attacker_url), []

@@ -157,11 +157,30 @@ def test_killed_script_leaves_no_worker_and_no_running_trial(create, start_scrip
     assert [trial.state for trial in study.trials] == ["PENDING"]
 
 
-def in_a_thread(call):
-    """Call a function in a new thread, beside `study.run` in the main thread; return the thread."""
-    thread = threading.Thread(target=call)
-    thread.start()
-    return thread
+@pytest.fixture
+def in_a_thread():
+    """
+    Call functions in threads, beside `study.run` in the main thread.
+
+    An error in a thread interrupts the main thread, which would wait without end for the kill.
+    """
+    errors = []
+
+    def call(function):
+        try:
+            function()
+        except BaseException as error:  # noqa: BLE001  raised again below
+            errors.append(error)
+            signal.raise_signal(signal.SIGINT)
+
+    def start(function):
+        thread = threading.Thread(target=call, args=(function,))
+        thread.start()
+        return thread
+
+    yield start
+    for error in errors:
+        raise error
 
 
 def worker_pids(study):
@@ -171,7 +190,9 @@ def worker_pids(study):
 
 @pytest.mark.nightly
 @on_sqlite
-def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(create, tmp_path):
+def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(
+    create, tmp_path, in_a_thread
+):
     study = create()
 
     def kill_all():
@@ -199,7 +220,7 @@ def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(create, tm
 
 
 @on_sqlite
-def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path):
+def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path, in_a_thread):
     study = create(n_trials=2)
 
     def kill_one():

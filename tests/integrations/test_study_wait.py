@@ -71,7 +71,7 @@ def test_wait_does_not_return_while_the_study_is_paused(study):
         study.wait(timeout_s=0.1)
 
 
-def test_wait_raises_study_failed_if_no_trial_has_completed(study):
+def test_wait_raises_study_failed_if_the_study_is_over_and_all_trials_have_failed(study):
     for _ in range(2):
         study.ask().fail(ValueError("no data"))
 

@@ -5,6 +5,7 @@ The migrated schema equals the schema that METADATA describes.
 """
 
 import re
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -350,6 +351,25 @@ def test_sqlite_file_is_made_in_wal_mode(empty_sqlite_url):
     assert rows(database, "PRAGMA synchronous") == [(2,)]
     assert rows(database, "PRAGMA foreign_keys") == [(1,)]
     database.close()
+
+
+def test_sqlite_file_is_made_although_another_process_recovers_its_log(
+    empty_sqlite_url, monkeypatch
+):
+    use_wal, errors = migrate._use_wal, [sqlite3.OperationalError("database is locked")]
+    errors[0].sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
+
+    def busy_once(path):
+        if errors:
+            raise errors.pop()
+        use_wal(path)
+
+    monkeypatch.setattr(migrate, "_use_wal", busy_once)
+
+    migrate.upgrade(empty_sqlite_url)
+
+    assert errors == []
+    assert migrate.current(empty_sqlite_url) == revisions.HEAD
 
 
 def test_make_sqlite_makes_a_missing_sqlite_file_and_changes_no_existing_database(

@@ -278,12 +278,12 @@ def test_first_sweep_of_a_resumed_study_resumes_the_trials_that_were_paused_with
     assert read_progress(database, study).counts.pending == 1
 
 
-@pytest.mark.parametrize("when", ["before its report", "after its report", "after its end"])
+@pytest.mark.parametrize("when", ["without a report", "after a report", "after its end"])
 def test_trial_paused_by_a_person_in_a_paused_study_stays_paused_when_the_study_resumes(
     database, study, run, when
 ):
     set_status(database, study, Status.PAUSED)
-    if when == "after its report":
+    if when == "after a report":
         run.report(0.5)
     if when == "after its end":
         run.finish(outcome=Reason.PREEMPTED)
@@ -310,7 +310,7 @@ def test_sweep_resumes_a_trial_whose_pause_takes_effect_after_its_study_was_resu
     assert run.trial().state is State.PENDING
 
 
-def test_stopped_study_gives_trials_again_after_a_resumption(database, study, worker):
+def test_trials_of_a_stopped_study_can_be_claimed_once_it_is_resumed(database, study, worker):
     enqueued(database, study)
     set_status(database, study, Status.STOPPED)
     set_status(database, study, Status.RUNNING)
@@ -329,11 +329,11 @@ def stop_now(database, study, *numbers):
 
 
 @pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
-def test_renewal_says_that_a_stop_comes_without_the_grace(database, study, run, numbers):
+def test_renewal_says_that_a_stop_is_immediate(database, study, run, numbers):
     stop_now(database, study, *numbers)
 
     assert renewed(run).at_once
-    assert renewed(run).at_once
+    assert renewed(run).at_once  # every renewal says so until the attempt ends
     run.finish(outcome=Reason.PREEMPTED)
     assert rows(database, "SELECT request_now FROM trial") == [(None,)]
 
@@ -346,7 +346,7 @@ def test_later_stop_without_now_gives_the_trial_its_grace(database, study, run):
     assert renewed(run) == STOPPED_BY_PERSON
 
 
-def test_resuming_the_study_withdraws_its_stop_without_the_grace(database, study, run):
+def test_resuming_the_study_withdraws_its_immediate_stop(database, study, run):
     stop_now(database, study)
     assert renewed(run).at_once
 
@@ -358,9 +358,7 @@ def test_resuming_the_study_withdraws_its_stop_without_the_grace(database, study
 
 
 @pytest.mark.parametrize("status", [Status.STOPPED, Status.PAUSED])
-def test_later_request_to_the_study_withdraws_a_stop_without_the_grace(
-    database, study, run, status
-):
+def test_later_request_to_the_study_withdraws_an_immediate_stop(database, study, run, status):
     stop_now(database, study)
 
     set_status(database, study, status)

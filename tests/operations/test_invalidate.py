@@ -264,7 +264,7 @@ def test_undo_before_the_trial_has_stopped_lets_it_go_on(database, study):
     assert best(database, study) == [3, 0, 1, 2]
 
 
-def test_undo_withdraws_an_earlier_request_to_stop_without_the_grace(database, study):
+def test_undo_withdraws_an_earlier_request_for_an_immediate_stop(database, study):
     run = SimulatedWorker(database, study).take()
     control.stop(database, study, [run.lease.number], new_request(), now=True)
     spoil(database, study, run.lease.number)

@@ -203,7 +203,7 @@ def test_waiting_asker_fits_when_the_lease_expires(database, study, asker, timer
     assert origins(database, study) == [Origin.SEARCHER]
 
 
-def test_asker_takes_its_lease_again_if_its_block_could_not_be_stored(
+def test_asker_takes_the_proposers_lease_again_if_its_block_could_not_be_stored(
     database, study, asker, monkeypatch
 ):
     store = proposer.store_block
@@ -229,11 +229,28 @@ def test_block_is_stored_once_if_the_reply_to_its_store_is_lost(
     with pytest.raises(StorageBusy):
         asker.take()
     monkeypatch.setattr(proposer, "store_block", store)
+    (n_stored,) = rows(database, "SELECT count(*) FROM proposal")
 
     asker.run(3)
 
+    assert n_stored > (0,)
     assert rows(database, "SELECT next_draw FROM study") == [(3,)]
     assert origins(database, study) == [Origin.SEARCHER] * 3
+
+
+def test_duplicate_request_to_store_a_block_stores_nothing_and_gets_the_first_answer(
+    database, study
+):
+    points = [proposer.Point({"lr": lr}, Origin.SEARCHER) for lr in (0.25, 0.5)]
+    held_by_another(database, study)
+
+    answers = [
+        proposer.store_block(database, study, points, token=token)
+        for token in ("another", "another", "third")
+    ]
+
+    assert answers == [True, True, False]
+    assert rows(database, "SELECT count(*) FROM proposal") == [(2,)]
 
 
 def _raise_once(error, *, then):

@@ -1,5 +1,6 @@
 """All reads in a snapshot see the database as it was at the first read."""
 
+from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
@@ -42,20 +43,23 @@ def reported(database, study, loss):
 
 
 def after_the_first_read(reader, action):
-    before_read(reader, 2, action)
+    return before_read(reader, 2, action)
 
 
+@contextmanager
 def before_read(reader, number, action):
-    n_reads = 0
+    """Run `action` before the reader's read of this number; there must be such a read."""
+    reads = []
 
     def observe(sql):
-        nonlocal n_reads
-        n_reads += not sql.startswith(("BEGIN", "SET"))
-        if n_reads == number:
-            n_reads += 1
-            action()
+        if not sql.startswith(("BEGIN", "SET", "COMMIT", "ROLLBACK")):
+            reads.append(sql)
+            if len(reads) == number:
+                action()
 
     reader.observer = observe
+    yield
+    assert len(reads) >= number
 
 
 @pytest.fixture
@@ -73,9 +77,9 @@ def test_best_trial_that_ends_during_a_listing_stays_in_the_listing(writer, read
     for loss in (5.0, 4.0):
         reported(writer, study, loss).finish()
     best = reported(writer, study, 0.1)
-    after_the_first_read(reader, best.finish)
 
-    found = listed_trials(reader, study, best_first=True)
+    with after_the_first_read(reader, best.finish):
+        found = listed_trials(reader, study, best_first=True)
 
     assert [row.number for row in found] == [2, 1, 0]
 
@@ -84,17 +88,19 @@ def test_best_trial_that_ends_during_a_read_is_found(writer, reader):
     study = new_study(writer)
     reported(writer, study, 5.0).finish()
     best = reported(writer, study, 0.1)
-    after_the_first_read(reader, best.finish)
 
-    assert [row.number for row in best_trials(reader, study)] == [1]
+    with after_the_first_read(reader, best.finish):
+        found = best_trials(reader, study)
+
+    assert [row.number for row in found] == [1]
 
 
 def test_counts_and_trials_of_an_overview_come_from_one_snapshot(writer, reader):
     study = new_study(writer)
     running = reported(writer, study, 0.5)
-    after_the_first_read(reader, running.finish)
 
-    overview = read_overview(reader, study)
+    with after_the_first_read(reader, running.finish):
+        overview = read_overview(reader, study)
 
     assert overview.row.running == overview.progress.counts.running == 1
     assert len(overview.unfinished) == 1
@@ -112,8 +118,8 @@ def test_refresh_reads_the_trainable_and_the_stores_of_a_study_from_one_snapshot
         relocate(writer, study, "file:///third", new_request())
         revise(writer, study, described("third:train"), new_request())
 
-    before_read(reader, 3, change)  # read 1 finds a changed trainable, read 2 begins the snapshot
-
-    found = refreshed(reader, study)
+    # Read 1 finds a changed trainable, and read 2 begins the snapshot, whose second read is read 3.
+    with before_read(reader, 3, change):
+        found = refreshed(reader, study)
 
     assert (found.trainable.name, found.checkpoints) == ("second:train", "file:///first")

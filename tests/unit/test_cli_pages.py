@@ -69,6 +69,35 @@ def test_table_is_no_wider_than_its_terminal_and_cuts_no_cell(monkeypatch, capsy
     assert sorted("".join(body.split())) == sorted("".join(shown.split()))
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_names_of_columns_are_printed_as_text_and_not_as_markup(monkeypatch, capsys, is_terminal):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
+
+    print_table(("x[a]", "[/b]", "\x1b[31m"), [(1, 2, 3)])
+
+    out = capsys.readouterr().out
+    assert "x[a]" in out
+    assert "[/b]" in out
+    assert "\x1b[31m" not in out
+
+
+def test_name_of_an_omitted_column_is_printed_without_control_characters(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "20")
+
+    print_table(("wide", "\x1b[31m"), [("a" * 20, "b" * 20)], spare=["\x1b[31m"])
+
+    assert "(without " in (out := capsys.readouterr().out)
+    assert "\x1b[31m" not in out
+
+
+def test_columns_are_aligned_beside_characters_of_double_width(capsys):
+    print_table(("名前", "value"), [("学習率", 1), ("lr", 22)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["名前    value", "学習率      1", "lr         22"]
+
+
 def test_params_of_trials_are_shown_whole_on_a_narrow_terminal(monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")

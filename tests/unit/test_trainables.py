@@ -156,7 +156,9 @@ def test_modules_that_workers_cannot_find_are_pickled_with_the_function(project,
 
 
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
-def test_library_of_another_environment_is_not_pickled_with_the_function(project, tmp_path, folder):
+def test_function_that_imports_a_library_of_another_environment_is_described_by_its_path(
+    project, tmp_path, folder
+):
     library = tmp_path / "other" / folder
     library.mkdir(parents=True)
     (library / "installed.py").write_text("import threading\nLOCK = threading.Lock()\n")
@@ -421,7 +423,12 @@ def test_call_gives_trial_reporter_and_checkpoint_dir_to_parameters_of_these_nam
     assert call(lambda config: config["lr"], {"lr": 3}, trial) == 3
     assert call(with_all, {}, trial) == ({}, "/some/where", trial, False, {})
     assert trial.reports == [({"loss": 1, "accuracy": 0.5}, None), ({"loss": 2}, "here")]
+
+    def positional_after_a_default(config, other=3, trial=None, /):
+        return other, trial
+
     assert call(positional, {}, trial) is trial
+    assert call(positional_after_a_default, {}, trial) == (3, trial)
     assert call(lambda config, checkpoint_dir=None: checkpoint_dir, {}, FakeTrial()) is None
     assert call(lambda config, trial=None: trial, {}, trial) is trial
     assert call(lambda *values: values, {}, trial) == ({},)

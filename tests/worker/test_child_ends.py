@@ -183,7 +183,7 @@ STOP_SIGNALS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 @pytest.mark.row("D8")
 @pytest.mark.parametrize("also", [None, *STOP_SIGNALS])
-def test_report_after_stop_signals_stores_its_result_and_raises_trial_stopped(start, also):
+def test_report_after_stop_signals_sends_its_result_and_ends_the_attempt_as_preempted(start, also):
     def train(config, trial):
         trial.report({"loss": 1.0})
         print("ready")

@@ -9,8 +9,6 @@ import pytest
 from fleet.departures import lives
 from fleet.workers import eventually
 
-from studydb.processes import pids_with_environment
-
 
 @pytest.fixture
 def storage_url(sqlite_url):
@@ -99,12 +97,11 @@ def test_no_process_is_left_when_the_worker_is_killed(stage, script, create):
     )
     worker = stage.start()
     stage.await_result()
-    entry = b"STUDYDB_STUDY=staged"
-    assert len(pids_with_environment(entry)) >= 3
+    eventually(lambda: list(worker.names().values()).count("sleep") == 2)
 
     worker.kill()
 
-    eventually(lambda: not pids_with_environment(entry), 2.0)
+    eventually(lambda: not worker.processes(), 2.0)
 
 
 def test_next_worker_removes_the_temporary_files_of_a_killed_worker(stage, script, create):
@@ -122,7 +119,7 @@ def test_next_worker_removes_the_temporary_files_of_a_killed_worker(stage, scrip
     eventually(lambda: not save.parent.exists())
 
 
-def test_command_dies_with_its_trials_process_if_worker_and_fork_server_are_killed(
+def test_command_dies_with_the_process_of_its_trial_if_worker_and_fork_server_are_killed(
     stage, script, create
 ):
     create(script("trap '' TERM; studydb report error=1; while :; do sleep 0.1; done"))
@@ -143,13 +140,13 @@ def test_worker_kills_processes_left_by_a_killed_worker_and_fork_server_but_none
 ):
     create(script("setsid sleep 300 & studydb report error=1; sleep 300"), num_trials=2)
     living, worker = stage.start(), stage.start()
-    eventually(lambda: living.commands() and worker.commands())
-    stage.await_result(1)
-    of_living = [each.pid for each in living.processes()]
+    for one in (living, worker):
+        eventually(lambda one=one: list(one.names().values()).count("sleep") == 2)
+    of_living = [pid for pid, name in living.names().items() if name == "sleep"]
     worker.send(signal.SIGSTOP)  # so that the worker does not see its fork server die
     worker.fork_server().kill()
     worker.kill()
-    eventually(lambda: {process.name() for process in worker.processes()} == {"sleep"})
+    eventually(lambda: set(worker.names().values()) == {"sleep"})
 
     stage.start()
 

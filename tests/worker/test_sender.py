@@ -18,10 +18,12 @@ from harness.child_messages import saved_by, steps_of
 from harness.reused_process import two_trials
 
 from studydb.artifacts import open_store
+from studydb.artifacts.checkpoint_records import Upload
 from studydb.child import checkpoint_saves, sender
 from studydb.child.fork_safety import descriptors
 from studydb.child.messages import End, Ended, LostNotice, write
 from studydb.child.sender_program import NAME, NICENESS
+from studydb.domain.errors import CheckpointError
 from studydb.processes import children_of, start_of
 
 ROOT = Path(__file__).parents[2]
@@ -177,6 +179,23 @@ def test_signal_that_comes_while_the_sender_starts_does_not_end_it():
     one.end()
 
     assert one._process is None
+
+
+def test_sender_whose_answer_cannot_be_read_is_killed_and_replaced(monkeypatch, tmp_path):
+    monkeypatch.setattr(sender, "_END_TIMEOUT_S", 0.1)
+    code = "import socket, time; socket.socket(fileno=0).send(bytes([255] * 8)); time.sleep(60)"
+    monkeypatch.setattr(sender, "_command", lambda: (sys.executable, "-c", code))
+    one = sender.Sender(sender.Destination("s3://bucket", str(uuid.uuid4()), "", 1, 0))
+    one.start()
+    first = one._process
+
+    with pytest.raises(CheckpointError, match="has ended"):
+        one.save(tmp_path, step=1, upload=Upload(str(uuid.uuid4()), "s3://bucket"))
+
+    assert first.poll() == -signal.SIGKILL
+    one.start()
+    assert one._process is not first
+    one.end()
 
 
 def test_lost_attempt_kills_its_sender(remote, s3_server):

@@ -16,12 +16,12 @@ NIGHTLY = bool(os.environ.get("STUDYDB_NIGHTLY"))
 def outcome(crashable_server, tmp_path_factory):
     """A run of 3 workers and 60 trials; with STUDYDB_NIGHTLY, of 8 workers and 2,000 trials."""
     options = (
-        {"n_trials": 2000, "seconds": (0.3, 1.2), "kills": 12, "timeout_s": 1500.0}
+        {"n_trials": 2000, "trial_s": (0.3, 1.2), "n_kills": 12, "timeout_s": 1500.0}
         if NIGHTLY
         else {
             "n_trials": 60,
-            "seconds": (0.2, 0.8),
-            "kills": 2,
+            "trial_s": (0.2, 0.8),
+            "n_kills": 2,
             "sizes": [(1, 1), (4, 2), (8, 2)],
             "timeout_s": 120.0,
             "reserve_after_s": 1.0,
@@ -44,7 +44,7 @@ def test_no_worker_is_ever_oversubscribed(outcome):
 def test_first_trial_of_the_queue_waits_at_most_reserve_after_and_the_time_of_three_trials(outcome):
     limit_s = outcome.reserve_after_s + 3 * outcome.longest_s
 
-    assert {shape: s for shape, s in outcome.waits().items() if s > limit_s} == {}
+    assert {asked: s for asked, s in outcome.waits().items() if s > limit_s} == {}
 
 
 def test_slots_are_busy_while_a_trial_fits(outcome):

@@ -2,7 +2,7 @@
 --   Imported by studydb/lease/held.py.
 
 -- studydb/store/single_statement.py finish: Store an attempt's last batch and complete its
---   trial.
+--   trial, in a study without `max_concurrent`.
 WITH main AS (
     UPDATE trial
     SET state='TERMINATED',

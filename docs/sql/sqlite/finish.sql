@@ -4,7 +4,7 @@
 BEGIN;
 
 -- studydb/store/single_statement.py finish: Store an attempt's last batch and complete its
---   trial.
+--   trial, in a study without `max_concurrent`.
 UPDATE trial
 SET state='TERMINATED',
     reason=:to_reason,

@@ -33,7 +33,7 @@ SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, ru
     ORDER BY rung_entry.score, rung_entry.ordinal
     LIMIT 1
     OFFSET 0
-) IS NOT NULL AS any_given_up, (
+) IS NOT NULL AS any_to_give_up, (
     SELECT rung_entry.trial_id
     FROM rung_entry
     WHERE rung_entry.rung_id = rung.id

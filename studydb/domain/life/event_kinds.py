@@ -9,6 +9,11 @@ class EventKind(StrEnum):
 
     FAILED and LOST are ends of attempts. PAUSED to REINSTATED are people's requests about
     trials. The kinds that begin with STUDY are changes of the study's status.
+
+    REVISED: a person has changed the study's trainable. CONFIG_NOT_READ: a trial's stored config
+    could not be read, so the trial has failed. SCHEDULER_IDLE and JUDGED: a custom scheduler gives
+    no trial, or has said why it stops one. QUOTA_REACHED: a checkpoint was not saved, because the
+    study's checkpoints have reached their quota.
     """
 
     CREATED = "created"
@@ -52,7 +57,11 @@ class EventKind(StrEnum):
 
 
 class Actor(StrEnum):
-    """Values of `event.actor` for events that no person caused; a person is stored as user@host."""
+    """
+    Values of `event.actor` for events that no person caused; a person is stored as user@host.
+
+    A stop rule that stops the whole study is recorded as LIMIT; RULE is for stops of one trial.
+    """
 
     WORKER = "worker"
     SWEEP = "sweep"
@@ -61,4 +70,4 @@ class Actor(StrEnum):
     LIMIT = "limit"
     RULE = "rule"
     SCHEDULER = "scheduler"
-    REQUESTS = "requests"
+    RESOURCE_FUNCTION = "requests"
