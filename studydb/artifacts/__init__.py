@@ -15,7 +15,7 @@ from studydb.artifacts.inline import (
 from studydb.artifacts.library_threads import library_threads
 from studydb.artifacts.locations import Locations
 from studydb.artifacts.parameter_files import fetch_parameter, store_parameter
-from studydb.artifacts.signing import checkpoint_payload, is_signed
+from studydb.artifacts.signing import is_signed, sign_checkpoint
 from studydb.artifacts.store import Place, Store, Stored, check_uuid, digest_of, parts_of
 from studydb.artifacts.store_urls import open_store
 from studydb.artifacts.stores import Stores
@@ -32,7 +32,6 @@ __all__ = [
     "Stores",
     "check_inline_size",
     "check_uuid",
-    "checkpoint_payload",
     "digest_of",
     "fetch_parameter",
     "is_signed",
@@ -41,6 +40,7 @@ __all__ = [
     "pack_directory",
     "parts_of",
     "scan",
+    "sign_checkpoint",
     "store_parameter",
     "unpack_directory",
 ]

@@ -5,20 +5,53 @@ Opening a checkpoint can run code: a dict is stored as a pickle, and most librar
 in a directory with pickle.
 """
 
-from studydb.domain.records import Checkpoint, CheckpointKind
+from dataclasses import replace
+
+from studydb.artifacts.checkpoint_records import Saved
+from studydb.domain.records import Checkpoint, CheckpointKind, Trainable
 from studydb.settings import Keyring, frame
 
 
-def checkpoint_payload(
-    *, kind: str, trial_uuid: str, attempt: int, step: int, digest: str
-) -> bytes:
-    """
-    Return the bytes that a checkpoint's signature covers.
+def checkpoint_payload(checkpoint: Checkpoint, *, trial_uuid: str) -> bytes:
+    """Return the bytes that a checkpoint's signature covers."""
+    attempt, step = str(checkpoint.attempt), str(checkpoint.step)
+    kind, digest = checkpoint.kind, checkpoint.digest
+    return frame("studydb checkpoint 2", kind, trial_uuid, attempt, step, digest)
 
-    Sign these bytes by `Keyring.sign(…, prefer=the trainable's signatures)`: other workers of the
-    study have the keys that signed the trainable.
+
+def sign_checkpoint(
+    keyring: Keyring,
+    saved: Saved,
+    trainable: Trainable | None,
+    *,
+    trial_uuid: str,
+    trial_id: int = 0,
+    attempt: int = 0,
+) -> Checkpoint:
     """
-    return frame("studydb checkpoint 2", kind, trial_uuid, str(attempt), str(step), digest)
+    Return the signed row of a checkpoint that an attempt saved, or a person uploaded (attempt 0).
+
+    Args:
+        trainable: The study's trainable. A key that signed it is preferred, because other workers
+            of the study have this key.
+        trial_id: The trial's id; 0 if the trial has no row yet.
+
+    Raises:
+        UsageError: The keyring has no key.
+    """
+    row = Checkpoint(
+        uuid=saved.uuid,
+        trial_id=trial_id,
+        attempt=attempt,
+        step=saved.step,
+        kind=saved.kind,
+        url=saved.url,
+        digest=saved.digest,
+        size_bytes=saved.size_bytes,
+    )
+    payload = checkpoint_payload(row, trial_uuid=trial_uuid)
+    key_id, mac = keyring.sign(payload, prefer=trainable.signatures if trainable else ())
+    return replace(row, key_id=key_id, mac=mac)
 
 
 def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> bool:
@@ -29,13 +62,7 @@ def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> b
     dict. Otherwise a changed row could pass off the signed pickle of a dict as the archive of a
     directory.
     """
-    payload = checkpoint_payload(
-        kind=checkpoint.kind,
-        trial_uuid=trial_uuid,
-        attempt=checkpoint.attempt,
-        step=checkpoint.step,
-        digest=checkpoint.digest,
-    )
+    payload = checkpoint_payload(checkpoint, trial_uuid=trial_uuid)
     signatures = {checkpoint.key_id or "": checkpoint.mac or ""}
     if keyring.verify(payload, signatures):
         return True

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from studydb.artifacts import INLINE, Stores, checkpoint_payload, is_signed, open_store, parts_of
+from studydb.artifacts import INLINE, Stores, is_signed, open_store, parts_of, sign_checkpoint
 from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
 from studydb.db import Database
 from studydb.domain.errors import (
@@ -160,7 +160,15 @@ class Checkpoints:
             StorageTransient: The database did not answer in time.
         """
         try:
-            replaced = held.save(self._signed(held, saved), saved.data, self._study.keep)
+            signed = sign_checkpoint(
+                self._keyring,
+                saved,
+                self._study.trainable,
+                trial_uuid=held.claim.uuid,
+                trial_id=held.lease.trial_id,
+                attempt=held.lease.attempt,
+            )
+            replaced = held.save(signed, saved.data, self._study.keep)
         except (LeaseLost, NotAllowed, UsageError, CheckpointError) as error:
             _delete(saved.url, stores)
             if not isinstance(error, CheckpointError):
@@ -173,30 +181,6 @@ class Checkpoints:
         """Delete the bytes that an attempt which has lost its trial wrote for a checkpoint."""
         begun = AbandonedUpload(0, upload.uuid, held.claim.uuid, held.lease.attempt, upload.url)
         delete_bytes(self._study, begun, stores)
-
-    def _signed(self, held: HeldAttempt, saved: Saved) -> Checkpoint:
-        lease = held.lease
-        payload = checkpoint_payload(
-            kind=saved.kind,
-            trial_uuid=held.claim.uuid,
-            attempt=lease.attempt,
-            step=saved.step,
-            digest=saved.digest,
-        )
-        signers = self._study.trainable.signatures if self._study.trainable else ()
-        key_id, mac = self._keyring.sign(payload, prefer=signers)
-        return Checkpoint(
-            uuid=saved.uuid,
-            trial_id=lease.trial_id,
-            attempt=lease.attempt,
-            step=saved.step,
-            kind=saved.kind,
-            url=saved.url,
-            digest=saved.digest,
-            size_bytes=saved.size_bytes,
-            key_id=key_id,
-            mac=mac,
-        )
 
     def _discard(self, held: HeldAttempt, replaced: list[Checkpoint], stores: Stores) -> None:
         with suppress(StorageTransient):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from studydb.artifacts import checkpoint_payload, open_store
+from studydb.artifacts import open_store, sign_checkpoint
 from studydb.artifacts.checkpoint_files import Saver, prepare
-from studydb.artifacts.checkpoint_records import Saved, Upload
+from studydb.artifacts.checkpoint_records import Upload
 from studydb.db import Database
 from studydb.domain.errors import (
     CheckpointError,
@@ -18,7 +18,6 @@ from studydb.domain.errors import (
     StorageError,
     StudydbError,
 )
-from studydb.domain.records import Checkpoint as Row
 from studydb.domain.records import Study
 from studydb.lease.study_folders import make_study_folder, store_of_new
 from studydb.operations.create import load
@@ -147,30 +146,8 @@ class Starting:
         except CheckpointError:
             self._delete_upload(upload)
             raise
-        signers = current.trainable.signatures if current.trainable else ()
-        key_id, mac = keyring.sign(self._payload(saved), prefer=signers)
-        row = Row(
-            uuid=saved.uuid,
-            trial_id=0,
-            attempt=0,
-            step=step,
-            kind=saved.kind,
-            url=saved.url,
-            digest=saved.digest,
-            size_bytes=saved.size_bytes,
-            key_id=key_id,
-            mac=mac,
-        )
+        row = sign_checkpoint(keyring, saved, current.trainable, trial_uuid=self.trial_uuid)
         return Uploaded(row, saved.data), upload
-
-    def _payload(self, saved: Saved) -> bytes:
-        return checkpoint_payload(
-            kind=saved.kind,
-            trial_uuid=self.trial_uuid,
-            attempt=0,
-            step=saved.step,
-            digest=saved.digest,
-        )
 
     def _delete_upload(self, upload: Upload | None) -> None:
         """Delete what was uploaded; if that fails, a worker or `gc` deletes it a day later."""

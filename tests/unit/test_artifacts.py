@@ -20,7 +20,6 @@ from studydb.artifacts import (
     DirectoryStore,
     Place,
     check_inline_size,
-    checkpoint_payload,
     digest_of,
     is_signed,
     open_store,
@@ -29,6 +28,7 @@ from studydb.artifacts import (
     unpack_directory,
 )
 from studydb.artifacts import tree as trees
+from studydb.artifacts.signing import checkpoint_payload
 from studydb.domain.errors import CheckpointError, UsageError
 from studydb.domain.records import Checkpoint
 from studydb.settings import Key, Keyring, frame
@@ -562,27 +562,28 @@ def test_url_without_a_valid_form_is_refused_and_its_password_is_not_shown(user)
         open_store(f"s3://{user}[abc")
 
 
-SIGNED = {"kind": "dict", "trial_uuid": TRIAL, "attempt": 1, "step": 2, "digest": "d"}
 RING = Keyring((Key(b"k" * 32),), Path("keys"))
+ROW = Checkpoint(str(uuid.uuid4()), 1, 1, 2, "dict", "inline:", "d", 1)
 
 
 def test_signature_covers_kind_trial_attempt_step_and_digest():
-    other = {"trial_uuid": STUDY, "attempt": 2, "step": 3, "digest": "e", "kind": "directory"}
+    other = {"attempt": 2, "step": 3, "digest": "e", "kind": "directory"}
+    rows = [ROW, *(dataclasses.replace(ROW, **{name: other[name]}) for name in other)]
 
-    payloads = {checkpoint_payload(**SIGNED | {name: other[name]}) for name in other}
+    payloads = {checkpoint_payload(row, trial_uuid=TRIAL) for row in rows}
 
-    assert len(payloads | {checkpoint_payload(**SIGNED)}) == len(other) + 1
+    assert len(payloads | {checkpoint_payload(ROW, trial_uuid=STUDY)}) == len(rows) + 1
 
 
 def signed_checkpoint(payload, *, kind):
     key_id, mac = RING.sign(payload)
-    signature = {"key_id": key_id, "mac": mac}
-    return Checkpoint(str(uuid.uuid4()), 1, 1, 2, kind, "inline:", "d", 1, **signature)
+    return dataclasses.replace(ROW, kind=kind, key_id=key_id, mac=mac)
 
 
 @pytest.mark.parametrize("kind", ["dict", "directory"])
 def test_signature_is_valid_for_one_kind_of_checkpoint_only(kind):
-    row = signed_checkpoint(checkpoint_payload(**SIGNED | {"kind": kind}), kind=kind)
+    payload = checkpoint_payload(dataclasses.replace(ROW, kind=kind), trial_uuid=TRIAL)
+    row = signed_checkpoint(payload, kind=kind)
 
     assert is_signed(RING, row, trial_uuid=TRIAL)
     for other in {"dict", "directory", "Dict", ""} - {kind}:
