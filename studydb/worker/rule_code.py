@@ -5,8 +5,8 @@ Call a study's custom rules, custom scheduler and resource function.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -223,23 +223,6 @@ class _Saying:
         if isinstance(error, DecisionFailed) and (why := str(error)) not in self._said:
             self._said.add(why)
             self._say(f"{self._what} has not decided, so the study pauses itself: {why}")
-
-
-@contextmanager
-def opened_decider(
-    imports: list[TrainableImport],
-    forkserver: ForkServer,
-    pump: OutputPump,
-    *,
-    log_root: Path,
-    is_stopping: Callable[[], bool],
-) -> Iterator[Decider]:
-    """Make the decider that a worker's slots ask; the first question starts its process."""
-    decider = Decider(
-        forkserver, pump, objects=imports, directory=log_root / DIRECTORY, is_stopping=is_stopping
-    )
-    with closing(decider):
-        yield decider
 
 
 class RuleProcess:

@@ -44,13 +44,14 @@ from studydb.temporary import remove_abandoned
 from studydb.version import __version__
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.current_code import CurrentCode, trusted_import
+from studydb.worker.decider_client import Decider
 from studydb.worker.equipment import Equipment
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.host import host_error, is_host_fault
 from studydb.worker.host_resources import HostResources
 from studydb.worker.interruption import Interruption
 from studydb.worker.notices import Notices
-from studydb.worker.rule_code import asking, opened_decider, trusted_code, with_asked_code
+from studydb.worker.rule_code import DIRECTORY, asking, trusted_code, with_asked_code
 from studydb.worker.slot import Slot, TrialLimit
 from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
@@ -175,7 +176,6 @@ def _work(
     to_import = trusted_import(database, study, keyring, options)
     deciding = trusted_code(study, keyring, options)
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
-
     notices = Notices(study.name, options.say)
     database.on_slow = heartbeat_database.on_slow = notices.slow_transaction
 
@@ -199,9 +199,10 @@ def _work(
         is_stopping=is_stopping,
     )
     stack.callback(templates.close)
-    decider = stack.enter_context(
-        opened_decider(deciding, forkserver, pump, log_root=log_root, is_stopping=is_stopping)
+    decider = Decider(
+        forkserver, pump, objects=deciding, directory=log_root / DIRECTORY, is_stopping=is_stopping
     )
+    stack.callback(decider.close)
     study = with_asked_code(study, decider, say=options.say)
     checkpoints = Checkpoints(database, study, keyring, retry=retry)
     current = partial(CurrentCode, database, keyring, options, to_import=to_import)
