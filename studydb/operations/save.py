@@ -48,7 +48,14 @@ def save(
             if held is None:
                 return _saved_before(txn, lease, checkpoint)
 
-            new = checkpoints.insert(txn, lease=lease, what=checkpoint, data=data)
+            new = checkpoints.insert(
+                txn,
+                study_id=lease.study_id,
+                trial_id=lease.trial_id,
+                attempt=lease.attempt,  # the fence has checked the trial and the attempt
+                what=checkpoint,
+                data=data,
+            )
             if data is None:
                 uploads.end(txn, uuid=checkpoint.uuid)
             advanced = checkpoint.step > held.checkpoint_step

@@ -161,7 +161,7 @@ def begin_from(
 
 def _insert_uploaded(txn: Txn, study: Study, start: Uploaded, *, trial_id: int) -> None:
     what = start.checkpoint
-    new = checkpoints.insert_of(
+    new = checkpoints.insert(
         txn, study_id=study.id, trial_id=trial_id, attempt=0, what=what, data=start.data
     )
     if start.data is None and not uploads.end_of_person(txn, uuid=what.uuid):

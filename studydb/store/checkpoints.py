@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import by_id, checkpoint, study, trial
-from studydb.domain.records import Checkpoint, Lease
+from studydb.domain.records import Checkpoint
 
 _FIELDS = tuple(
     field.name for field in fields(Checkpoint) if field.name not in ("id", "trial_uuid")
@@ -204,27 +204,15 @@ class Inserted(NamedTuple):
     is_counted: bool
 
 
-def insert(txn: Txn, *, lease: Lease, what: Checkpoint, data: bytes | None) -> Inserted:
+def insert(
+    txn: Txn, *, study_id: int, trial_id: int, attempt: int, what: Checkpoint, data: bytes | None
+) -> Inserted:
     """
-    Insert a checkpoint's row.
+    Insert the row of a checkpoint that an attempt saved, or a person uploaded (attempt 0).
 
     Raises:
         Duplicate: The same save was already stored (its reply was lost).
     """
-    return insert_of(
-        txn,
-        study_id=lease.study_id,
-        trial_id=lease.trial_id,
-        attempt=lease.attempt,  # the fence has checked the trial and the attempt
-        what=what,
-        data=data,
-    )
-
-
-def insert_of(
-    txn: Txn, *, study_id: int, trial_id: int, attempt: int, what: Checkpoint, data: bytes | None
-) -> Inserted:
-    """Insert the row of a checkpoint that an attempt saved, or a person uploaded (attempt 0)."""
     values = {name: getattr(what, name) for name in _FIELDS}
     values |= {"trial_id": trial_id, "attempt": attempt}
     row = txn.all(_INSERT, **values, study_id=study_id, data=data)[0]

@@ -30,8 +30,8 @@ FOR NO KEY UPDATE OF trial;
 --             ->  Index Scan using study_pkey on study
 --                   Index Cond: (id = trial.study_id)
 
--- studydb/store/checkpoints.py insert_of: Insert the row of a checkpoint that an attempt saved,
---   or a person uploaded (attempt 0).
+-- studydb/store/checkpoints.py insert: Insert the row of a checkpoint that an attempt saved, or
+--   a person uploaded (attempt 0).
 INSERT INTO checkpoint (uuid, study_id, trial_id, attempt, step, kind, url, digest, size_bytes,
     key_id, mac, data, pins, created_at)
 VALUES (:uuid, :study_id, :trial_id, :attempt, :step, :kind, :url, :digest, :size_bytes,

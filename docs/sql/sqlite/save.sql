@@ -21,8 +21,8 @@ WHERE trial.id = :trial
     AND trial.token = :held_token
     AND trial.state = 'RUNNING';
 
--- studydb/store/checkpoints.py insert_of: Insert the row of a checkpoint that an attempt saved,
---   or a person uploaded (attempt 0).
+-- studydb/store/checkpoints.py insert: Insert the row of a checkpoint that an attempt saved, or
+--   a person uploaded (attempt 0).
 INSERT INTO checkpoint (uuid, study_id, trial_id, attempt, step, kind, url, digest, size_bytes,
     key_id, mac, data, pins, created_at)
 VALUES (:uuid, :study_id, :trial_id, :attempt, :step, :kind, :url, :digest, :size_bytes,
