@@ -53,20 +53,6 @@ _BY_ID = Prepared(_spec.where(THIS))
 _is_trainable = sa.and_(
     trainable.c.study_id == sa.bindparam("study"), trainable.c.role == TrainableRole.TRAINABLE
 )
-_newest = sa.select(sa.func.max(trainable.c.id)).where(_is_trainable).scalar_subquery()
-
-_TRAINABLE = Prepared(
-    sa.select(trainable, signature.c.key_id, signature.c.mac)
-    .outerjoin(signature, signature.c.trainable_id == trainable.c.id)
-    .where(trainable.c.id == _newest)
-)
-"""
-Reads a trainable with its signatures, a row for each signature.
-
-This is one statement, because a person may replace the trainable at any time: two statements could
-read the old trainable and the new signatures.
-"""
-
 _CODE = Prepared(
     sa.select(trainable, signature.c.key_id, signature.c.mac)
     .outerjoin(signature, signature.c.trainable_id == trainable.c.id)
@@ -76,6 +62,12 @@ _CODE = Prepared(
     )
     .order_by(trainable.c.id)
 )
+"""
+Reads the user's code with a role, a row for each signature.
+
+This is one statement, because a person may replace the trainable at any time: two statements could
+read the old trainable and the new signatures.
+"""
 
 _of_study = sa.select(trainable.c.id).where(_is_trainable)
 _DROP_SIGNATURES = Prepared(sa.delete(signature).where(signature.c.trainable_id.in_(_of_study)))
@@ -373,9 +365,8 @@ def _read(txn: Txn, row: Row) -> Study:
 
 
 def find_trainable(txn: Txn, *, study_id: int) -> Trainable | None:
-    """Read a study's trainable with its signatures; None if own loops run the trials."""
-    rows = txn.all(_TRAINABLE, study=study_id)
-    return _trainable_of(rows) if rows else None
+    """Read a study's newest trainable with its signatures; None if own loops run the trials."""
+    return next(reversed(_code_of(txn, study_id, TrainableRole.TRAINABLE)), None)
 
 
 def _scheduler_code(txn: Txn, study_id: int, scheduler: Scheduler) -> Trainable | None:

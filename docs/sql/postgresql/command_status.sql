@@ -34,31 +34,22 @@ WHERE study.name = :by_name;
 --           Index Cond: (name = ($1)::text)
 --     ->  Index Scan using search_space_pkey on search_space
 
--- studydb/store/studies.py find_trainable: Read a study's trainable with its signatures; None
---   if own loops run the trials.
+-- studydb/store/studies.py _code_of: Read the user's code with this role, in the order of its
+--   creation, with its signatures.
 SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
     trainable.workdir, trainable.python_version, trainable.source, trainable.created_at,
     trainable.role, trainable.form, signature.key_id, signature.mac
 FROM trainable
 LEFT OUTER JOIN signature ON signature.trainable_id = trainable.id
-WHERE trainable.id = (
-    SELECT max(trainable.id) AS max_1
-    FROM trainable
-    WHERE trainable.study_id = :study
-        AND trainable.role = 'trainable'
-);
+WHERE trainable.study_id = :study
+    AND trainable.role = :of_role
+ORDER BY trainable.id;
 -- Plan:
 --   Nested Loop Left Join
---     InitPlan 2
---       ->  Result
---             InitPlan 1
---               ->  Limit
---                     ->  Index Scan Backward using trainable_pkey on trainable trainable_1
---                           Filter: ((study_id = $1) AND (role = ($2)::text))
+--     Join Filter: (signature.trainable_id = trainable.id)
 --     ->  Index Scan using trainable_pkey on trainable
---           Index Cond: (id = (InitPlan 2).col1)
+--           Filter: ((study_id = $1) AND (role = ($2)::text))
 --     ->  Index Scan using signature_pkey on signature
---           Index Cond: (trainable_id = (InitPlan 2).col1)
 
 COMMIT;
 

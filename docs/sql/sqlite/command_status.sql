@@ -26,19 +26,16 @@ JOIN search_space ON search_space.study_id = study.id
     AND search_space.version = study.space_version
 WHERE study.name = :by_name;
 
--- studydb/store/studies.py find_trainable: Read a study's trainable with its signatures; None
---   if own loops run the trials.
+-- studydb/store/studies.py _code_of: Read the user's code with this role, in the order of its
+--   creation, with its signatures.
 SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
     trainable.workdir, trainable.python_version, trainable.source, trainable.created_at,
     trainable.role, trainable.form, signature.key_id, signature.mac
 FROM trainable
 LEFT OUTER JOIN signature ON signature.trainable_id = trainable.id
-WHERE trainable.id = (
-    SELECT max(trainable.id) AS max_1
-    FROM trainable
-    WHERE trainable.study_id = :study
-        AND trainable.role = 'trainable'
-);
+WHERE trainable.study_id = :study
+    AND trainable.role = :of_role
+ORDER BY trainable.id;
 
 ROLLBACK;
 
