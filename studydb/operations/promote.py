@@ -182,7 +182,7 @@ def ask_scheduler(txn: Txn, study: Study, *, fits: Sequence[str] | None = None) 
     if not study.scheduler.resumes:
         return NOTHING
     is_limited = study.limits.end_study
-    queues = promotions.read_queues(txn, study_id=study.id, is_limited=is_limited, fits=fits)
+    queues = promotions.Queues(txn, study_id=study.id, is_limited=is_limited, fits=fits)
     try:
         work = study.scheduler.next_work(queues)
     except TrialCanBeClaimed:

@@ -285,16 +285,28 @@ class Queues:
     """
     Implements `QueueView`: the rungs of a study, and the best trial that waits at each rung.
 
-    `__init__` reads the rungs that are not over. Other rungs, the budget, the spending and the
-    trials that are underway are read when the scheduler asks for them, in the same snapshot.
+    Rungs that are over, the budget, the spending and the trials that are underway are read when the
+    scheduler asks for them, in the same snapshot.
 
     Attributes:
         has_trials_to_give_up: Whether closed rungs still have work for `give_up`.
     """
 
     def __init__(
-        self, txn: Txn, study_id: int, *, is_limited: bool, fits: Sequence[str] | None = None
+        self,
+        txn: Txn,
+        *,
+        study_id: int,
+        is_limited: bool = False,
+        fits: Sequence[str] | None = None,
     ) -> None:
+        """
+        Read the rungs that are not over, each with its best waiting trial, without locks.
+
+        Args:
+            is_limited: Whether the study has limits, so that `spent` must be read.
+            fits: The resource classes whose trials the worker can start; None for all classes.
+        """
         self._txn, self._study_id, self._fits = txn, study_id, fits
         self._budget: Budget | None = None
         self._spent: float | None = None if is_limited else 0.0
@@ -383,21 +395,6 @@ class Queues:
 def _has_trials_to_give_up(row: Any) -> bool:
     """Tell whether `give_up` has something to do at a rung."""
     return row.closed_at is not None and (row.any_to_give_up or row.waiting_id is None)
-
-
-def read_queues(
-    txn: Txn, *, study_id: int, is_limited: bool = False, fits: Sequence[str] | None = None
-) -> Queues:
-    """
-    Read a study's rungs, each with its best waiting trial, in one statement and without locks.
-
-    Rungs that are over are left out; `Queues.rung` reads such a rung when it is asked for.
-
-    Args:
-        fits: The resource classes whose trials the worker can start; None for all classes.
-        is_limited: Whether the study has limits, so that `spent` must be read.
-    """
-    return Queues(txn, study_id, is_limited=is_limited, fits=fits)
 
 
 @dataclass(slots=True)

@@ -110,7 +110,7 @@ def _pausing_because_a_function_did_not_answer(database: Database) -> Call:
 def _recording_that_a_scheduler_is_idle(database: Database) -> Call:
     study = new_study(database, scheduler=described(Cup()))
     with database.begin(write=False) as txn:
-        queues = promotions.read_queues(txn, study_id=study.id)
+        queues = promotions.Queues(txn, study_id=study.id)
         question = work_question(queues, [], 1)
     return lambda over: record_idle(over, study, question, Idle.WAIT)
 

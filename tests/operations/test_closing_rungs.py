@@ -157,7 +157,7 @@ def test_infinite_scores_are_ranked_and_a_rung_may_keep_no_trial(database, study
     worker.wait_at_the_rung(math.inf, -math.inf, 0.5)
     close_rung(database, study, Close(FIRST, keep=0))
     with database.begin(write=False) as txn:
-        view = promotions.read_queues(txn, study_id=study.id)
+        view = promotions.Queues(txn, study_id=study.id)
         assert view.best_waiting(FIRST) is None
         assert view.rung(FIRST).closed_cutoff is None
 

@@ -59,7 +59,7 @@ class Trainer:
     def spent(self):
         with self.database.begin(write=False, snapshot=True) as txn:
             study = self.study
-            queues = promotions.read_queues(txn, study_id=study.id, is_limited=True)
+            queues = promotions.Queues(txn, study_id=study.id, is_limited=True)
             return queues.spent
 
     @property

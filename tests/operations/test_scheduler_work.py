@@ -184,7 +184,7 @@ def test_scheduler_sees_a_closed_rung_at_which_no_trial_waits(database):
     give_up(database, study)
 
     with database.begin(write=False) as txn:
-        view = promotions.read_queues(txn, study_id=study.id)
+        view = promotions.Queues(txn, study_id=study.id)
         rung = view.rung(FIRST)
         assert view.rungs() == []
         assert view.rung(RungKey(7, 1)).n_entries == 0

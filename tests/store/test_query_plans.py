@@ -252,7 +252,7 @@ HOT = {
         f"(?s)(?=.*({PROPOSAL_KEY})).*trial_claim",
     ),
     "promotion of what fits": (
-        lambda txn: promotions.read_queues(txn, study_id=1, fits=["", "gpus=1"]),
+        lambda txn: promotions.Queues(txn, study_id=1, fits=["", "gpus=1"]),
         "rung_entry_waiting",
     ),
     "underway elsewhere": (
@@ -265,7 +265,7 @@ HOT = {
         lambda txn: attempts.set_devices(txn, lease=LEASE, names=["a"]),
         "token",
     ),
-    "promotion": (lambda txn: promotions.read_queues(txn, study_id=1), "rung_entry_waiting"),
+    "promotion": (lambda txn: promotions.Queues(txn, study_id=1), "rung_entry_waiting"),
     "underway": (
         lambda txn: promotions.underway(txn, study_id=1),
         "(?s)(?=.*trial_running)(?=.*trial_paused_by_study).*trial_backoff",
@@ -402,7 +402,7 @@ def test_enqueued_trials_are_not_read_to_tell_a_scheduler_which_trials_are_under
         return found
 
     with database.begin(write=False) as txn:
-        view = promotions.read_queues(txn, study_id=study.id)
+        view = promotions.Queues(txn, study_id=study.id)
         read = Txn.all
         monkeypatch.setattr(Txn, "all", counted)
 
@@ -414,7 +414,7 @@ def test_enqueued_trials_are_not_read_to_tell_a_scheduler_which_trials_are_under
     assert n_read == 1 + 3
 
 
-@pytest.mark.parametrize("read", [promotions.read_queues, closings.lock_closed])
+@pytest.mark.parametrize("read", [promotions.Queues, closings.lock_closed])
 def test_entries_that_wait_are_read_by_the_index_of_waiting_entries_and_not_by_the_primary_key(
     database, study, read
 ):

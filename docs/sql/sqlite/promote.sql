@@ -14,8 +14,8 @@ ROLLBACK;
 
 BEGIN;
 
--- studydb/store/promotions.py read_queues: Read a study's rungs, each with its best waiting
---   trial, in one statement and without locks.
+-- studydb/store/promotions.py Queues.__init__: Read the rungs that are not over, each with its
+--   best waiting trial, without locks.
 SELECT rung.bracket, rung.step, rung.quantile, rung.n_entries, rung.n_ranked, rung.closed_at,
     rung.closed_cutoff, rung.closed_ordinal, rung.cut_rank, rung.cut_score, rung.cut_trial_id, (
     SELECT rung_entry.trial_id
