@@ -1,13 +1,13 @@
 """Records of a checkpoint: `Upload` before it is stored, `Saved` after, `Restore` to fetch it."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Self
 
 from msgspec import Meta, Struct
 
 from studydb.artifacts.stores import Stores
 from studydb.domain.metrics import STEPS_END
-from studydb.domain.records import CheckpointKind
+from studydb.domain.records import Checkpoint, CheckpointKind
 
 Count = Annotated[int, Meta(ge=0, lt=STEPS_END)]
 _Url = Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")]
@@ -69,3 +69,9 @@ class Restore:
     size_bytes: int = 0
     data: bytes | None = None
     stores: Stores | None = None
+
+    @classmethod
+    def of(cls, row: Checkpoint, *, data: bytes | None, stores: Stores) -> Self:
+        """Describe the checkpoint of a row whose signature was verified."""
+        kind = CheckpointKind(row.kind)
+        return cls(kind, row.url, row.digest, row.step, row.size_bytes, data, stores)

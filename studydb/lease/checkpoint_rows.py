@@ -19,7 +19,7 @@ from studydb.domain.errors import (
     StorageTransient,
     UsageError,
 )
-from studydb.domain.records import AbandonedUpload, Checkpoint, CheckpointKind, Claim, Study
+from studydb.domain.records import AbandonedUpload, Checkpoint, Claim, Study
 from studydb.lease.held import HeldAttempt
 from studydb.lease.study_folders import make_study_folder, store_of_new
 from studydb.lease.upload_collector import delete_bytes
@@ -128,15 +128,7 @@ class Checkpoints:
             data = self._retry(lambda: restore(self._database, checkpoint=checkpoint))
         elif (store := store_of_new(checkpoint.url)) in stores.outside_database():
             self._make_folder(store)
-        return Restore(
-            kind=CheckpointKind(checkpoint.kind),
-            url=checkpoint.url,
-            digest=checkpoint.digest,
-            step=checkpoint.step,
-            size_bytes=checkpoint.size_bytes,
-            data=data,
-            stores=stores,
-        )
+        return Restore.of(checkpoint, data=data, stores=stores)
 
     def _make_folder(self, store: str) -> None:
         """Make the study's folder if it may be made, so that a missing upload counts as missing."""

@@ -140,17 +140,9 @@ class Checkpoint:
         data = None
         if row.url == INLINE:
             data = read_patiently(lambda: restore(database, checkpoint=row))
-        kind = CheckpointKind(row.kind)
         study = read_patiently(lambda: refreshed(database, self._study))
-        what = Restore(
-            kind=kind,
-            url=row.url,
-            digest=row.digest,
-            step=row.step,
-            size_bytes=row.size_bytes,
-            data=data,
-            stores=database.locations.checkpoint_stores(study),
-        )
+        stores = database.locations.checkpoint_stores(study)
+        what = Restore.of(row, data=data, stores=stores)
         try:
             return fetch(what, target=target, cache=open_cache(cache_size_bytes()))
         except OSError as cause:
