@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from studydb.db import Database, Txn
+from studydb.db import Txn
 from studydb.domain.life.states import State
 from studydb.domain.records import QUEUE_START, Study, TrialRow
 from studydb.domain.resources import OF_STUDY, Capacity, Resources, nearest_offer
@@ -97,15 +97,9 @@ def _misfit(number: int | None, asked: Resources, offers: list[Capacity]) -> Mis
     return Misfit(number, asked, nearest_offer(asked, offers))
 
 
-def read_fit_report(database: Database, study: Study) -> FitReport | None:
-    """Report on PENDING trials; None if neither the study nor a trial asks for resources."""
-    with database.begin(write=False, snapshot=True) as txn:
-        return fit_report_in(txn, study, makes_new=False)
-
-
 def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | None:
     """
-    Do the work of `read_fit_report` within a transaction.
+    Report on PENDING trials; None if neither the study nor a trial asks for resources.
 
     Args:
         makes_new: Whether the study's budget allows new trials. If so, the request of new trials is
