@@ -7,12 +7,6 @@ from studydb.domain.records import Study
 from studydb.store import studies
 
 
-def current_name(database: Database, study: Study) -> str:
-    """Read the study's name, which may have changed since the study was read."""
-    with database.begin(write=False) as txn:
-        return studies.reread(txn, study_id=study.id).name
-
-
 def refreshed(database: Database, study: Study) -> Study:
     """
     Return the study with its current checkpoint stores, retention and trainable.

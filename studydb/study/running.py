@@ -16,9 +16,9 @@ from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.domain.text.display import counted, visible
 from studydb.operations import reads
+from studydb.operations.create import reload
 from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.overview import storage_problems
-from studydb.operations.refresh import current_name
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study.storage import read_patiently
 from studydb.worker.worker_processes import WorkerProcesses
@@ -40,7 +40,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     """Start worker processes that run a study until it is done; see `Study.run`."""
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  imports the display
 
-    study = replace(study, name=read_patiently(lambda: current_name(database, study)))
+    study = replace(study, name=read_patiently(lambda: reload(database, study)).name)
     if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
         return checked(database, study, progress)
     known = set(_error_numbers(database, study, progress.counts))
