@@ -25,24 +25,18 @@ class Features:
     Attributes:
         several_hosts: Whether processes on several machines can use the database.
         roles: Whether logins have rights, so that a login may be allowed only to read.
-        writing_ctes: Whether a CTE may write, so that a chain is one statement.
         concurrent_writers: Whether several transactions can write at a time. If not, the BEGIN of
             a transaction that writes waits until no other such transaction runs.
     """
 
     several_hosts: bool
     roles: bool
-    writing_ctes: bool
     concurrent_writers: bool
 
 
 FEATURES = {
-    "postgresql": Features(
-        several_hosts=True, roles=True, writing_ctes=True, concurrent_writers=True
-    ),
-    "sqlite": Features(
-        several_hosts=False, roles=False, writing_ctes=False, concurrent_writers=False
-    ),
+    "postgresql": Features(several_hosts=True, roles=True, concurrent_writers=True),
+    "sqlite": Features(several_hosts=False, roles=False, concurrent_writers=False),
 }
 """The features by SQLAlchemy's name of the backend."""
 
