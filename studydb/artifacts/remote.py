@@ -5,7 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -43,6 +43,8 @@ _MOST_PARTS = 9_000
 
 _MARKERS = ("KeyMarker", "UploadIdMarker")
 """The parameters of S3 that say where the next page of a bucket's multipart uploads begins."""
+
+_TRAINS_ON = " Training continues, and the previous checkpoint is kept."
 
 _MANIFEST, _FILES = "manifest", "files"
 _MANIFEST_BYTES = 256 << 20
@@ -163,15 +165,10 @@ class RemoteStore:
         """Do nothing: the names of objects need no folders."""
 
     def connect(self) -> None:
-        try:
+        with self._explaining(f"Checkpoints cannot be written to {self._url}", _TRAINS_ON):
             files = self._files
             if self._scheme is _S3:
                 files.connect()  # imports more modules
-        except Exception as cause:
-            raise CheckpointError(
-                f"Checkpoints cannot be written to {self._url}: {self._explained(cause)} "
-                "Training continues, and the previous checkpoint is kept."
-            ) from cause
 
     def put_bytes(self, place: Place, data: bytes) -> Stored:
         with self._writing(place) as path:
@@ -411,16 +408,22 @@ class RemoteStore:
     @contextmanager
     def _writing(self, place: Place) -> Iterator[str]:
         parts = place.parts
+        what = f"The checkpoint of step {place.step} could not be written to {self._url}"
+        with self._explaining(what, _TRAINS_ON):
+            yield "/".join((self._root, *parts))
+
+    def _removing(self, url: str) -> AbstractContextManager[None]:
+        return self._explaining(f"The checkpoint {url} cannot be removed")
+
+    @contextmanager
+    def _explaining(self, what: str, consequence: str = "") -> Iterator[None]:
+        """Raise CheckpointError, which says what has failed and why, if the store fails."""
         try:
-            path = "/".join((self._root, *parts))
-            yield path
+            yield
         except CheckpointError:
             raise
         except Exception as cause:
-            raise CheckpointError(
-                f"The checkpoint of step {place.step} could not be written to {self._url}: "
-                f"{self._explained(cause)} Training continues, and the previous checkpoint is kept."
-            ) from cause
+            raise CheckpointError(f"{what}: {self._explained(cause)}{consequence}") from cause
 
     @contextmanager
     def _reading(self, url: str) -> Iterator[None]:
@@ -440,17 +443,6 @@ class RemoteStore:
             raise OSError(
                 f"The checkpoint store {self._url} cannot be read on this host: "
                 f"{self._explained(cause)}"
-            ) from cause
-
-    @contextmanager
-    def _removing(self, url: str) -> Iterator[None]:
-        try:
-            yield
-        except CheckpointError:
-            raise
-        except Exception as cause:
-            raise CheckpointError(
-                f"The checkpoint {url} cannot be removed: {self._explained(cause)}"
             ) from cause
 
     def _has_container(self) -> bool:
