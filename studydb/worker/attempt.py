@@ -552,7 +552,7 @@ class Attempt:
         if ended is not None:
             if ended.kept:
                 child.channel.close()  # the child reads the end of the stream, cleans up and exits
-            child.wait(self._processes.left_s())
+            child.wait(self._equipment.grace_left_s)
             if ended.not_kept is not None:
                 self._equipment.record_not_kept(ended.not_kept)
         child.kill()

@@ -1,6 +1,5 @@
 """What the slots of one worker share."""
 
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,8 +54,7 @@ class Equipment:
     @property
     def grace_left_s(self) -> float:
         """How much of the grace is left; the grace begins when the worker begins to stop."""
-        since_s = self.interruption.since_s or time.monotonic()
-        return max(0.0, since_s + self.options.grace_s - time.monotonic())
+        return self.interruption.left_s(self.options.grace_s)
 
     def log_dir(self, lease: Lease) -> Path:
         return self.database.locations.log_dir(self.study, lease)

@@ -79,6 +79,12 @@ class Interruption:
             self._claiming_ended.set()
             self.turn.release()  # the slot that gets this turn gives it to the next
 
+    def left_s(self, grace_s: float) -> float:
+        """Return how much of a grace is left; the grace begins when the worker begins to stop."""
+        if self.since_s is None:
+            return grace_s
+        return max(0.0, self.since_s + grace_s - time.monotonic())
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until the worker is stopping; return False after the timeout."""
         return self._stopping.wait(timeout_s)

@@ -81,13 +81,6 @@ class SlotProcesses:
         if idle is not None:
             self._end(idle)
 
-    def left_s(self) -> float:
-        """Return how long a process that begins to clean up now may take."""
-        stopping_since_s = self._interruption.since_s
-        if stopping_since_s is None:
-            return self._grace_s
-        return max(0.0, stopping_since_s + self._grace_s - time.monotonic())
-
     def _take(self, idle: _Idle, job: Job, output: AttemptOutput) -> bool:
         with suppress(OSError, FrameError):
             child = idle.started.child
@@ -100,7 +93,7 @@ class SlotProcesses:
     def _end(self, idle: _Idle) -> None:
         child = idle.started.child
         child.channel.close()  # the process then cleans up
-        child.wait(self.left_s())
+        child.wait(self._interruption.left_s(self._grace_s))
         child.kill()
         child.wait()
         idle.output.finish()
