@@ -27,12 +27,8 @@ class NearestCurve:
         Place the curves in the space.
 
         Raises:
-            InvalidSpec: The space has no parameters, or a curve's params do not fit the space.
+            InvalidSpec: A curve's params do not fit the space.
         """
-        if not space.parameters:
-            raise InvalidSpec(
-                "A searcher needs a space with parameters: give `space`, or curves of a study."
-            )
         self._space, self._left = space, np.ones(len(curves), dtype=bool)
         params = [_flat(space, curve.params, number) for number, curve in enumerate(curves)]
         self._axes = {
