@@ -32,6 +32,7 @@ from msgspec import Raw, Struct, msgpack
 from studydb.artifacts.checkpoint_records import Count
 from studydb.child import run
 from studydb.child.channel import Channel, Frame, FrameError
+from studydb.child.forking import Outdated
 from studydb.child.job import TrainableImport
 from studydb.child.staleness import Staleness
 from studydb.child.streams import flush_streams, prepare_streams
@@ -98,13 +99,6 @@ class Raised(Struct, frozen=True, tag="raised"):
 
     id: int
     failure: Failure
-
-
-class Outdated(Struct, frozen=True, tag="outdated"):
-    """No object was asked, because the process must be replaced; `reason` says why."""
-
-    id: int
-    reason: str
 
 
 FromDecider = Ready | Unready | Decided | Raised | Outdated

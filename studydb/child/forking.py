@@ -90,7 +90,7 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class Outdated(Struct, frozen=True, tag="outdated"):
-    """The template did not fork and must be replaced; `reason` says why."""
+    """No child was forked, or no object asked: the process must be replaced; `reason` says why."""
 
     id: int
     reason: str

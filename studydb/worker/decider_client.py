@@ -16,7 +16,6 @@ from studydb.child.channel import Frame, FrameError
 from studydb.child.decider import (
     Decided,
     FromDecider,
-    Outdated,
     Question,
     Raised,
     Ready,
@@ -25,7 +24,7 @@ from studydb.child.decider import (
     write_begin,
     write_question,
 )
-from studydb.child.forking import ChildKind
+from studydb.child.forking import ChildKind, Outdated
 from studydb.child.job import TrainableImport
 from studydb.domain.deciding import DECISION_S, DecisionFailed, NotAsked
 from studydb.domain.errors import TrainableError
