@@ -227,11 +227,7 @@ class Txn:
 
     def fetch_text(self, sql: str) -> list[tuple[Any, ...]]:
         """Run SQL text and return its rows, not decoded."""
-        self._observe(sql)
-        self._cursor.execute(sql)
-        self._sync()
-        rows: list[tuple[Any, ...]] = self._cursor.fetchall()
-        return rows
+        return self.raw(sql)[1]
 
     def lock_table(self, table: sa.Table) -> None:
         """
