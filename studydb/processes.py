@@ -226,6 +226,16 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
     return pid, os.waitstatus_to_exitcode(status)
 
 
+def exit_text(code: int) -> str:
+    """Say how a process ended, by its exit code or the negative number of a signal."""
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
 def fork() -> int:
     """
     Fork this process; return the pid of the child, or 0 in the child.

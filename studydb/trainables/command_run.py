@@ -30,7 +30,7 @@ from studydb.domain.errors import (
     StudydbError,
     TrialStopped,
 )
-from studydb.processes import die_with_parent
+from studydb.processes import die_with_parent, exit_text
 from studydb.trainables.command import StoredCommand
 from studydb.trainables.command_files import CommandFiles, CommandTrial, GrowingFile
 from studydb.trainables.command_reports import CommandReport, ReportLines, read_json
@@ -441,14 +441,14 @@ class _Run:
         self._trial.check()
         if code in _GIVEN_BACK:
             raise GivenBack(
-                f"The command {_exit_text(code)}, and gives the trial back.", later=False
+                f"The command {exit_text(code)}, and gives the trial back.", later=False
             )
         if code == TEMPORARY_FAILURE:
             raise GivenBack("The command asks to run later (exit code 75).", later=True)
         if code in _KILLED:  # this process then kills itself, so the worker sees a lost attempt
             raise ProcessLost("The command was killed by SIGKILL.")
         if code != 0:
-            raise CommandFailed(f"The command {_exit_text(code)}.", self._tail_text())
+            raise CommandFailed(f"The command {exit_text(code)}.", self._tail_text())
         if not self._trial.has_reported and self._trial.checkpoint is None:
             metric = self._trial.metric
             raise CommandFailed(
@@ -457,15 +457,6 @@ class _Run:
                 f"{metric}=0.1`.",
                 self._tail_text(),
             )
-
-
-def _exit_text(code: int) -> str:
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

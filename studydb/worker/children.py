@@ -23,7 +23,7 @@ from studydb.child.forking import (
 )
 from studydb.child.messages import NextAttempt, write
 from studydb.domain.records import Process
-from studydb.processes import is_alive, kill_group, process_record, start_of
+from studydb.processes import exit_text, is_alive, kill_group, process_record, start_of
 
 _START_TIMEOUT_S = 60.0
 _SEND_TIMEOUT_S = 30.0
@@ -54,9 +54,7 @@ class Exit:
     def __str__(self) -> str:
         if self.signal is None:
             return f"exited with code {self.code}"
-        with suppress(ValueError):
-            return f"was killed by {signal.Signals(self.signal).name}"
-        return f"was killed by signal {self.signal}"
+        return exit_text(-self.signal)
 
 
 class ChildProcess:
