@@ -54,9 +54,7 @@ The template does not import a deferred module whose import takes longer than th
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """Attempts may be forked; the imports took `import_s` seconds, with the deferred modules."""
-
-    import_s: float
+    """Attempts may be forked."""
 
 
 class Unusable(Struct, frozen=True, tag="unusable"):
@@ -91,7 +89,7 @@ def _serve(channel: Channel) -> int:
     frame = channel.receive()
     assert frame is not None
     to_import = _imports.decode(frame.payload)
-    before, began_ns, began_s = fork_safety.take_snapshot(), time.time_ns(), time.monotonic()
+    before, began_ns = fork_safety.take_snapshot(), time.time_ns()
     try:
         run.prepare(to_import)
         function = run.import_trainable(to_import)
@@ -111,7 +109,7 @@ def _serve(channel: Channel) -> int:
     flush_streams()  # without this, every child would print what the buffers hold
     gc.collect()
     gc.freeze()  # without this, a garbage collection in a child would copy every shared page
-    _answer(channel, Ready(time.monotonic() - began_s))
+    _answer(channel, Ready())
     begin = partial(_begin, run.Imported(function, staleness), process_name())
     name_process(NAME)
     return ForkingServer(
