@@ -10,6 +10,7 @@ from studydb.domain.scheduling import Scheduler
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec
+from studydb.domain.text.display import shortened
 from studydb.schedulers import UserScheduler
 
 LONGEST_LEAF = 200
@@ -24,12 +25,8 @@ def space_lines(space: Space) -> list[str]:
 
 def _leaf_text(leaf: Any) -> str:
     if isinstance(leaf, Domain):
-        return _shortened(str(leaf))
-    return f"{_shortened(json.dumps(leaf, ensure_ascii=False))}  (constant)"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_LEAF else f"{text[:LONGEST_LEAF]}…"
+        return shortened(str(leaf), LONGEST_LEAF)
+    return f"{shortened(json.dumps(leaf, ensure_ascii=False), LONGEST_LEAF)}  (constant)"
 
 
 def call_text(spec: Mapping[str, Any] | None) -> str | None:
