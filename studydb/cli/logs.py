@@ -120,23 +120,17 @@ class Tail:
 
 
 def _open_if_readable(path: Path) -> BinaryIO | None:
-    try:
-        return _open_file(path)
-    except OSError:
-        return None
-
-
-def _open_file(path: Path) -> BinaryIO:
     """
-    Open a regular file.
+    Open a regular file; return None if the file cannot be read.
 
     A link is refused, because it may lead to any file. A pipe is refused, because it may never end.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "rb")
         os.close(descriptor)
-        raise OSError(f"{path} is not a regular file.")
-    return os.fdopen(descriptor, "rb")
+    return None
 
 
 def _find_attempt(study: "Study", number: int, wanted: int | None) -> Any:
