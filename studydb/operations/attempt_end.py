@@ -23,12 +23,10 @@ from studydb.domain.records import AttemptProcess, Lease, Study
 from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed
-from studydb.operations.free_exits import judge_exit
 from studydb.operations.guard import pause_after_failure
-from studydb.operations.retrying import judge_failure
+from studydb.operations.retrying import judge_exit, judge_failure, stuck_note
 from studydb.operations.ruling import carry_out
 from studydb.operations.spending import Charge, charge
-from studydb.operations.stuck import stuck_note
 from studydb.store import attempts, counters, events, leases, pins, promotions, studies
 from studydb.store.leases import Held
 
