@@ -1,7 +1,8 @@
 """
-Find checkpoints that a study's `keep` does not keep, and mark them as removed.
+Find removed checkpoints, and mark checkpoints as removed that a study's `keep` does not keep.
 
-There are such checkpoints if, after a trial's last save, a pin was removed or `keep` was changed.
+There are checkpoints that `keep` does not keep if, after a trial's last save, a pin was removed or
+`keep` was changed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,9 +15,23 @@ from studydb.domain.life.retention import Keep, SavedState
 from studydb.domain.objective import Objective
 from studydb.domain.records import Checkpoint, Study
 from studydb.operations.reads import existing_trial
-from studydb.operations.removed_checkpoints import MOST_TRIALS
 from studydb.store import checkpoint_listing, checkpoints, quotas, studies
 from studydb.store.checkpoint_listing import CountedPins
+
+MOST_TRIALS = 1_000
+"""The most trials of a page."""
+
+
+class RemovedPage(NamedTuple):
+    """
+    The removed checkpoints of some consecutive trials, ordered by trial.
+
+    Attributes:
+        next_number: The trial number after which the next page begins; None in the last page.
+    """
+
+    checkpoints: list[Checkpoint]
+    next_number: int | None
 
 
 class UnkeptPage(NamedTuple):
@@ -34,17 +49,35 @@ class UnkeptPage(NamedTuple):
     next_number: int | None
 
 
+def read_removed(database: Database, study: Study, *, after_number: int) -> RemovedPage:
+    """
+    Read a page of the checkpoints that are marked as removed, except corrupt and pinned ones.
+
+    The process that marks a checkpoint as removed deletes the bytes after its COMMIT, and then the
+    row. If that process died or the store failed, the row is left, and perhaps the bytes.
+    """
+    with database.begin(write=False, snapshot=True) as txn:
+        trial_ids, next_number = _trials_after(txn, study, after_number)
+        return RemovedPage(checkpoints.removed(txn, trial_ids=trial_ids), next_number)
+
+
 def read_unkept(database: Database, study: Study, *, after_number: int) -> UnkeptPage:
     """Read a page of the checkpoints that `remove_unkept` would remove."""
     with database.begin(write=False, snapshot=True) as txn:
         keep = _keep(txn, study)
-        trials = checkpoint_listing.trials_after(
-            txn, study_id=study.id, after_number=after_number, limit=MOST_TRIALS
-        )
-        found = list(_unkept(txn, keep, study.objective, [one.id for one in trials]))
+        trial_ids, next_number = _trials_after(txn, study, after_number)
+        found = list(_unkept(txn, keep, study.objective, trial_ids))
     numbers = sorted({one.number for one in found})
+    return UnkeptPage([one.row for one in found], numbers, next_number)
+
+
+def _trials_after(txn: Txn, study: Study, number: int) -> tuple[list[int], int | None]:
+    """Return the ids of a page's trials, and the number after which the next page begins."""
+    trials = checkpoint_listing.trials_after(
+        txn, study_id=study.id, after_number=number, limit=MOST_TRIALS
+    )
     is_last = len(trials) < MOST_TRIALS
-    return UnkeptPage([one.row for one in found], numbers, None if is_last else trials[-1].number)
+    return [one.id for one in trials], None if is_last else trials[-1].number
 
 
 def remove_unkept(database: Database, study: Study, number: int) -> None:

@@ -9,8 +9,7 @@ from studydb.lease.checkpoint_rows import delete_removed
 from studydb.lease.upload_collector import delete_uploads
 from studydb.operations.quota import recount
 from studydb.operations.refresh import refreshed
-from studydb.operations.removed_checkpoints import read_removed
-from studydb.operations.unkept_checkpoints import read_unkept, remove_unkept
+from studydb.operations.unkept_checkpoints import read_removed, read_unkept, remove_unkept
 from studydb.operations.uploads import abandoned_uploads
 from studydb.study.storage import read_patiently, write_patiently
 

@@ -12,8 +12,8 @@ from studydb.domain.life.states import Reason
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.discard import discard
 from studydb.operations.pin import pin, unpin
-from studydb.operations.removed_checkpoints import read_removed
 from studydb.operations.retry import retry
+from studydb.operations.unkept_checkpoints import read_removed
 from studydb.store import checkpoints
 
 
@@ -151,7 +151,7 @@ def test_corrupt_checkpoint_is_not_among_the_removed_checkpoints(database, study
 
 
 def test_pages_of_removed_checkpoints_cover_all_trials(database, monkeypatch):
-    monkeypatch.setattr("studydb.operations.removed_checkpoints.MOST_TRIALS", 2)
+    monkeypatch.setattr("studydb.operations.unkept_checkpoints.MOST_TRIALS", 2)
     study = new_study(database, num_trials=5)
     worker = SimulatedWorker(database, study)
     for _ in range(5):
