@@ -2,10 +2,13 @@
 
 import os
 import resource
+import site
 import sys
+import sysconfig
 import time
-
-from studydb.child import sources
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
@@ -20,6 +23,15 @@ this share of its limit of open files.
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+@dataclass(frozen=True, slots=True)
+class _SourceFile:
+    """The size and modification time of a file when `_imported_files` saw the file."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+
+
 class Staleness:
     """
     Detects changes of imported source files, and growth of the process's memory or open files.
@@ -32,8 +44,8 @@ class Staleness:
     def __init__(self, began_ns: int) -> None:
         self._began_ns = began_ns
         self._names: set[str] = set()
-        self._files: list[sources.SourceFile] = []
-        self._late: sources.SourceFile | None = None
+        self._files: list[_SourceFile] = []
+        self._late: _SourceFile | None = None
         self._first_bytes = self._first_files = 0
         self._note_imports()
         self.measure()
@@ -59,7 +71,7 @@ class Staleness:
         written to. Reading `sys.modules` would write the reference counts of all modules, which
         costs 1.4 ms for 1,000 modules.
         """
-        if file := self._late or sources.changed(self._files):
+        if file := self._late or _changed(self._files):
             return f"{file.path} has changed"
         if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:
             return "the memory of its process has grown"
@@ -72,12 +84,46 @@ class Staleness:
         if not names:
             return
         self._names |= names
-        files = sources.imported_files(names)
+        files = _imported_files(names)
         self._files += files
         # A time in the future comes from another clock, so the file does not count as changed.
         now_ns = time.time_ns()
         late = (file for file in files if self._began_ns <= file.mtime_ns <= now_ns)
         self._late = self._late or next(late, None)
+
+
+def _imported_files(names: Iterable[str]) -> tuple[_SourceFile, ...]:
+    """List the modules' existing files, except files of Python, studydb and installed packages."""
+    roots = _installed_roots()
+    found = {path: _stat(path) for path in _module_files(names) if not path.startswith(roots)}
+    return tuple(file for file in found.values() if file is not None)
+
+
+def _changed(files: Iterable[_SourceFile]) -> _SourceFile | None:
+    """Return the first file that is gone or has another size or time; None if all are unchanged."""
+    return next((file for file in files if _stat(file.path) != file), None)
+
+
+def _module_files(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if isinstance(path, str) and path:
+            yield os.path.realpath(path)
+
+
+def _installed_roots() -> tuple[str, ...]:
+    places = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places += [*site.getsitepackages(), site.getusersitepackages()]
+    places.append(str(Path(__file__).parents[1]))  # studydb itself, which may be a checkout
+    return tuple({os.path.realpath(place) + os.sep for place in places if place})
+
+
+def _stat(path: str) -> _SourceFile | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  called for each file at each fork
+    except OSError:
+        return None
+    return _SourceFile(path, found.st_size, found.st_mtime_ns)
 
 
 def _resident_bytes() -> int:
