@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, TypedDict
 from studydb.domain.arguments import count_or_none
 from studydb.domain.canonical import LARGEST_DOUBLE, is_number
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.life.metric_values import value_of
-from studydb.domain.metrics import STEPS_END, Result
+from studydb.domain.metrics import STEPS_END, Result, value_of
 from studydb.domain.objective import Objective
 from studydb.domain.text.display import duration_text
 from studydb.domain.text.names import check_metric_name

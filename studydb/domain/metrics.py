@@ -48,6 +48,13 @@ class Result(Struct, frozen=True):
         return self if len(numbers) == len(self.metrics) else structs.replace(self, metrics=numbers)
 
 
+def value_of(result: Result, metric: str, objective: Objective) -> Any:
+    """Return a metric's value, for `training_iteration` the step; None if the metric is missing."""
+    if metric == STEP:
+        return result.step
+    return result.value if metric == objective.metric else result.metrics.get(metric)
+
+
 _RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
 _ESCAPE_BYTES = 6
 """The length of `\\u00e9`, which JSON writes for an accented letter."""

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.life.metric_values import value_of
 from studydb.domain.life.states import Mode
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, value_of
 from studydb.domain.objective import Objective
 from studydb.domain.specs.spec import Spec
 from studydb.domain.text.names import check_metric_name

@@ -21,9 +21,8 @@ from studydb.domain.life.custom_rule import (
     custom_rule_from_text,
     custom_rule_of,
 )
-from studydb.domain.life.metric_values import value_of
 from studydb.domain.life.plateau import Plateau
-from studydb.domain.metrics import Result
+from studydb.domain.metrics import Result, value_of
 from studydb.domain.objective import Objective
 from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import parse_call
