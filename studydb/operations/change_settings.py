@@ -5,18 +5,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from studydb.db import Database
+from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
+from studydb.domain.errors import NotAllowed
+from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.retention import Keep
+from studydb.domain.limits import CostLimit, Limits
 from studydb.domain.records import Request, Study, Trainable
 from studydb.domain.resources import Resources
 from studydb.operations.quota import recount
-from studydb.operations.relocate import relocate
-from studydb.operations.revise import revise
-from studydb.operations.set_limits import set_limits
 from studydb.operations.set_resources import set_resources
-from studydb.operations.set_retention import set_retention
-from studydb.store import quotas
+from studydb.store import events, quotas, studies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +54,85 @@ class Changes:
             yield relocate, (self.checkpoints,)
         if self.trainable is not None:
             yield revise, (self.trainable,)
+
+
+def set_retention(txn: Txn, study: Study, keep: Keep, request: Request) -> None:
+    """
+    Change which checkpoints are kept, for attempts that begin from now on.
+
+    The first save of such an attempt removes what is no longer kept; no removed checkpoint comes
+    back. A quota applies to running attempts, too, so this call sums up the sizes of the kept
+    checkpoints.
+    """
+    kind, data = EventKind.RETENTION_SET, {"keep": str(keep)}
+    events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
+    settings = studies.locked_settings(txn, study_id=study.id)
+    quotas.recount(txn, study_id=study.id, has_quota=keep.quota is not None)
+    stored = {**settings, "keep": keep.to_json()}
+    studies.store_settings(txn, study_id=study.id, settings=stored)
+
+
+def set_limits(txn: Txn, study: Study, limits: Mapping[str, Any], request: Request) -> None:
+    """
+    Change limits that the study has; running trials obey them from their next flush or renewal on.
+
+    Args:
+        limits: Values by name, which `read_settings` has checked.
+
+    Raises:
+        NotAllowed: A limit is given that the study was created without; or a limit is given as
+            None, which would remove it; or the cost limit is given in another metric. The
+            transaction must be rolled back.
+    """
+    kind = EventKind.LIMITS_SET
+    events.append_request(txn, study_id=study.id, kind=kind, request=request, data=dict(limits))
+    settings = studies.locked_settings(txn, study_id=study.id)
+    present = Limits.of(settings)
+    for name, value in limits.items():
+        _check_limit(study, name, getattr(present, name), value)
+    studies.store_settings(txn, study_id=study.id, settings={**settings, **limits})
+
+
+def _check_limit(study: Study, name: str, old: Any, new: Any) -> None:
+    if old is None:
+        raise NotAllowed(
+            f"Study {study.name!r} was created without {name}, so its workers neither count nor "
+            f"check it. Create a study with {name}."
+        )
+    if new is None:
+        raise NotAllowed(f"The limit {name} of study {study.name!r} can be changed, not removed.")
+    if isinstance(old, CostLimit) and old.metric != new.metric:
+        raise NotAllowed(
+            f"The cost of study {study.name!r} is counted in {old.metric!r}, not in "
+            f"{new.metric!r}; write cost_limit={old.metric}<={new.most!r}."
+        )
+
+
+def relocate(txn: Txn, study: Study, url: str, request: Request) -> None:
+    """
+    Change the store for attempts that begin from now on; the former stores stay readable.
+
+    The caller has checked `url`.
+    """
+    kind, data = EventKind.CHECKPOINTS_SET, {"checkpoints": url}
+    events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
+    studies.relocate(txn, study_id=study.id, url=url)
+
+
+def revise(txn: Txn, study: Study, trainable: Trainable, request: Request) -> None:
+    """
+    Replace a study's trainable for attempts that begin from now on.
+
+    Args:
+        trainable: The new trainable, signed for this study.
+    """
+    studies.lock(txn, study_id=study.id)  # concurrent calls must not leave two trainables
+    former = studies.drop_trainable(txn, study_id=study.id)
+    data = {"name": trainable.name, "kind": trainable.kind, "former_name": former}
+    events.append_request(
+        txn, study_id=study.id, kind=EventKind.REVISED, request=request, data=data
+    )
+    studies.insert_trainable(txn, study_id=study.id, what=trainable)
 
 
 def change_settings(database: Database, study: Study, changes: Changes, request: Request) -> None:
