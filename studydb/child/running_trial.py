@@ -116,7 +116,7 @@ class RunningTrial:
         return self._directory
 
     @suggesting_keywords
-    def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
+    def report(self, metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> bool:
         """
         Report the metrics of one step, and save a checkpoint that contains this step.
 
@@ -133,6 +133,9 @@ class RunningTrial:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
                 missing, the step is the last step + 1. `done=True` completes the trial.
             checkpoint: A dict, or the path of a directory.
+
+        Returns:
+            True, so that the loop of an own trial (`while trial.report(…)`) runs here, too.
 
         Raises:
             InvalidReport: The metrics cannot be stored; InvalidReport is a ValueError.
@@ -168,6 +171,7 @@ class RunningTrial:
                 self.raised_for = End.COMPLETED
                 raise TrialStopped(f"Trial {self.number} is done, as its report says.")
             self._raise_if_ended()
+            return True
 
     def save(self, checkpoint: CheckpointLike) -> None:
         """
@@ -414,21 +418,21 @@ def checkpoint() -> Restored | None:
 
 
 @suggesting_keywords
-def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> None:
+def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None = None) -> bool:
     """
     Report the metrics of one step, from a trainable or from a program that a trial's command runs.
 
-    See `RunningTrial.report`.
+    See `RunningTrial.report`; the result is True.
 
     Raises:
         UsageError: No trial runs in this process, and no trial's command started the process.
     """
     if _current is None and (command := _connection_of_command()) is not None:
         command.report(metrics, checkpoint)
-        return
+        return True
     if _current is None:
         raise UsageError(
             "studydb.report() was called outside a trial. Let a worker run the function, "
             "or use study.ask() to run trials in your own program."
         )
-    _current.report(metrics, checkpoint=checkpoint)
+    return _current.report(metrics, checkpoint=checkpoint)

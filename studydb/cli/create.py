@@ -31,11 +31,24 @@ if TYPE_CHECKING:
 
 
 class _WithCommand(click.Command):
-    """A command that refuses `--` with nothing after it."""
+    """A command whose program stands after `--`, and has at least one word."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_command(ctx, args)
-        return super().parse_args(ctx, args)
+        n_after = len(args) - args.index("--") - 1 if "--" in args else 0
+        rest = super().parse_args(ctx, args)
+        command: tuple[str, ...] = ctx.params.get("command") or ()
+        if ctx.resilient_parsing:  # the shell completes a command line
+            return rest
+        if len(command) < n_after:
+            raise click.UsageError("Missing argument 'NAME' before `--`.", ctx)
+        if len(command) > n_after:
+            raise click.UsageError(
+                f"{command[0]!r} is an unexpected argument. An option may lack its name, such as "
+                "--param; the program that trains a trial stands after `--`.",
+                ctx,
+            )
+        return rest
 
 
 def refuse_empty_command(ctx: click.Context, args: Sequence[str]) -> None:

@@ -50,8 +50,8 @@ def retry(
     chosen = [selection for selection, is_given in given if is_given]
     if len(chosen) + bool(trials) != 1:
         raise UsageError(
-            "Name the trials to run again, or give one of --errored, --cancelled, --finished, "
-            "--all."
+            "Either name the trials to run again, or give one of --errored, --cancelled, "
+            "--finished, --all."
         )
     with opened_study(storage, name) as study:
         select = chosen[0] if chosen else None

@@ -28,7 +28,7 @@ def read_url(text: str) -> URL:
 
     Raises:
         UsageError: The text is no URL, its host contains an "@", or it names neither a PostgreSQL
-            database nor an SQLite file.
+            database nor an SQLite file; or an SQLite URL has options, such as `?mode=ro`.
     """
     try:
         url = sa.make_url(text)
@@ -50,6 +50,12 @@ def read_url(text: str) -> URL:
         raise UsageError(
             "An SQLite database in memory is lost with its process, and workers cannot see it. "
             "Give a file: sqlite:///studydb.db."
+        )
+    if url.query:
+        raise UsageError(
+            f"An SQLite URL takes no options, and {mask_text(text)!r} has "
+            f"{', '.join(sorted(url.query))!r}. Write sqlite:///studydb.db. To protect the file, "
+            "change its rights: a database that may only be read is opened for reading."
         )
     return url.set(drivername="sqlite", database=str(expanded(url.database).absolute()))
 

@@ -1,23 +1,29 @@
 """Checks of numbers and flags that users give; an error names the argument and the cure."""
 
 import operator
+from contextlib import suppress
 from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 
+LARGEST = 2**63 - 1
+"""The largest integer that a database can store."""
 
-def integer(name: str, value: Any) -> int:
+
+def integer(name: str, value: Any, *, most: int = LARGEST) -> int:
     """
     Read an integer; NumPy's integers are accepted.
 
     Raises:
-        InvalidSpec: The value is not an integer, or is True or False.
+        InvalidSpec: The value is not an integer, or is True or False; or it is above `most` or
+            below -`most`.
     """
-    try:
-        whole: Any = None if isinstance(value, bool) else value
-        return operator.index(whole)
-    except TypeError:
-        raise InvalidSpec(f"{name} is {value!r}; it must be an integer.") from None
+    whole = _whole(value)
+    if whole is None:
+        raise InvalidSpec(f"{name} is {value!r}; it must be an integer.")
+    if abs(whole) > most:
+        raise InvalidSpec(f"{name} is {whole}; it must be an integer from {-most} to {most}.")
+    return whole
 
 
 def flag(name: str, value: Any) -> bool:
@@ -37,17 +43,20 @@ def count(name: str, value: Any, *, least: int) -> int:
     Read an integer with a lower bound.
 
     Raises:
-        InvalidSpec: The value is not an integer, or is below `least`.
+        InvalidSpec: The value is not an integer, or is below `least` or above `LARGEST`.
     """
-    try:
-        read = integer(name, value)
-    except InvalidSpec:
-        read = least - 1
-    if read < least:
+    whole = _whole(value)
+    if whole is None or whole < least:
         raise InvalidSpec(f"{name} is {value!r}; it must be an integer of {least} or more.")
-    return read
+    return integer(name, whole)
 
 
 def count_or_none(name: str, value: Any, *, least: int) -> int | None:
     """Read an integer with a lower bound, or None for no limit."""
     return None if value is None else count(name, value, least=least)
+
+
+def _whole(value: Any) -> int | None:
+    with suppress(TypeError):
+        return None if isinstance(value, bool) else operator.index(value)
+    return None

@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.text.display import shortened
 from studydb.domain.text.suggestions import did_you_mean
 
 if TYPE_CHECKING:
@@ -247,13 +248,13 @@ def _check_script(items: Sequence[str], interpreter: _Interpreter) -> None:
         items: What follows the interpreter: options, and a file's name or, after `-c`, the script.
     """
     for before, item in pairwise(["", *items]):
-        if any(map(_is_of_parameters, _TOKEN.finditer(item))):
+        if found := next(filter(_is_of_parameters, _TOKEN.finditer(item)), None):
             cure = "read it in the script as an argument"
             if interpreter is _SHELL:
                 cure = "write \"$1\" there, and give the parameter as an item: sh -c '…' sh {lr}"
             raise InvalidSpec(
-                f"The script {item!r} contains a placeholder, whose text would be run as code; "
-                f"{cure}."
+                f"The script {item!r} contains a placeholder, {shortened(found[0], 40)}, whose "
+                f"text would be run as code; {cure}. Write {{{{ and }}}} for braces."
             )
         is_option = item.startswith(("-", "+"))
         if not is_option and not interpreter.with_argument.fullmatch(before):

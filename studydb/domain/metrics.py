@@ -115,8 +115,8 @@ def read_report(
 
     Raises:
         InvalidReport: The report is no dict or too large, the metric is missing or not a number,
-            the step is not an integer that rises, `done` is not true or false, or a value cannot be
-            stored.
+            the step is not an integer that rises, `done` is not true or false, two metrics have the
+            same name, or a value cannot be stored.
     """
     if type(report) is not dict:
         _check_is_mapping(report, metric)
@@ -205,6 +205,11 @@ def _flatten(
 ) -> None:
     for key, value in report.items():
         name = f"{prefix}{key}"
+        if name in flat:
+            raise InvalidReport(
+                f"The report has two metrics with the name {name!r}; names of nested dicts are "
+                "joined by '/', and keys become text. Give each metric a name of its own."
+            )
         if type(value) is float:  # the usual case, without further checks
             flat[_text(name, name)] = value
         elif isinstance(value, Mapping):

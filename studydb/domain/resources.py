@@ -119,9 +119,9 @@ def read_resources(name: str, value: Any) -> Resources:
     return Resources(**known, custom={each: amount for each, amount in amounts.items() if amount})
 
 
-def read_require(name: str, value: Any) -> tuple[str, ...]:  # noqa: ARG001  a reader of settings
+def read_require(name: str, value: Any) -> tuple[str, ...]:
     """Read the tags that a study requires of its workers; None means no tags."""
-    return check_tags(() if value is None else value)
+    return check_tags(() if value is None else value, name=name)
 
 
 def read_resources_or_none(name: str, value: Any) -> Resources | None:

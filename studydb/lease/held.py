@@ -7,7 +7,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from studydb.db import Database
-from studydb.domain.errors import CheckpointError, LeaseLost, NotAllowed
+from studydb.domain.errors import CheckpointError, LeaseLost, NotAllowed, StorageTransient
 from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action, Answer, Verdict
 from studydb.domain.life.ending import Ending
@@ -18,7 +18,7 @@ from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
 from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Lease, Study
 from studydb.lease.buffer import Buffer
-from studydb.lease.retries import PATIENCE_S, never, retry_until_answered
+from studydb.lease.retries import PATIENCE_S, ignore, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room
 from studydb.lease.rule_judge import AskRule, RuleJudge
 from studydb.lease.scheduler_judge import SchedulerJudge
@@ -74,6 +74,7 @@ class HeldAttempt:
         *,
         patience_s: float = PATIENCE_S,
         give_up: Callable[[], bool] = never,
+        on_outage: Callable[[StorageTransient], None] = ignore,
         room: Room = UNLIMITED,
         ask_rule: AskRule | None = None,
     ) -> None:
@@ -81,11 +82,12 @@ class HeldAttempt:
         Hold a claim.
 
         Args:
+            on_outage: Called while a request waits for the database; see `retry_until_answered`.
             room: Limits the memory and disk for results that wait.
             ask_rule: Asks a custom stop rule; None if the study has none.
         """
         self._database, self._study = database, study
-        self._patience_s, self._give_up = patience_s, give_up
+        self._patience_s, self._give_up, self._on_outage = patience_s, give_up, on_outage
         self._flushing = threading.RLock()
         self.claim = claim
         self.buffer = Buffer(study, claim, room=room)
@@ -381,6 +383,7 @@ class HeldAttempt:
                 call,
                 patience_s=self._patience_s if patience_s is None else patience_s,
                 give_up=self._give_up,
+                on_outage=self._on_outage,
             )
         except LeaseLost:
             self.is_lost = True

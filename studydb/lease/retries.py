@@ -15,6 +15,9 @@ PATIENCE_S = 900.0
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.05, 5.0, 0.2
 
+OUTAGE_S = 2.0
+"""A wait for the database that is longer than this is told to a person."""
+
 Answered = TypeVar("Answered")
 
 
@@ -23,11 +26,16 @@ def never() -> bool:
     return False
 
 
+def ignore(fault: StorageTransient) -> None:
+    """Do nothing; the default of `on_outage`."""
+
+
 def retry_until_answered(
     call: Callable[[], Answered],
     *,
     patience_s: float = PATIENCE_S,
     give_up: Callable[[], bool] = never,
+    on_outage: Callable[[StorageTransient], None] = ignore,
 ) -> Answered:
     """
     Repeat a call until it returns. This is safe, because every operation may be sent again.
@@ -35,11 +43,13 @@ def retry_until_answered(
     Args:
         patience_s: The seconds after which the last try begins; 0 for a single try.
         give_up: Called after each fault; if it returns True, the fault is raised.
+        on_outage: Called after each fault from `OUTAGE_S` on, with the fault.
 
     Raises:
         StorageTransient: The last fault, after `patience_s` or when `give_up` returned True.
     """
-    ends_s = time.monotonic() + patience_s
+    began_s = time.monotonic()
+    ends_s = began_s + patience_s
     try:
         return call()
     except StorageTransient:
@@ -54,6 +64,10 @@ def retry_until_answered(
     )
 
     def wait_s(state: tenacity.RetryCallState) -> float:
+        if time.monotonic() >= began_s + OUTAGE_S and state.outcome is not None:
+            fault = state.outcome.exception()
+            assert isinstance(fault, StorageTransient)
+            on_outage(fault)
         return max(0.0, min(longer_each_time(state), ends_s - time.monotonic()))
 
     retrying = tenacity.Retrying(

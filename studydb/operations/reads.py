@@ -158,7 +158,7 @@ def errors(database: Database, study: Study, number: int | None = None) -> dict[
         if not found:
             studies.check_exists(txn, study_id=study.id)
     return {
-        one.number: str(one.reason) if one.type is None else f"{one.type}: {one.message or ''}"
+        one.number: ": ".join(filter(None, (one.type or str(one.reason), one.message)))
         for one in found
     }
 

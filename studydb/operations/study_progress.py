@@ -23,10 +23,11 @@ class StudyProgress:
     A study's status, its counts, and whether it has more work.
 
     Attributes:
-        status: The stored status. It is FINISHED instead of RUNNING if the budget is spent and
-            nothing is left to do: no trial is PENDING or RUNNING, `has_promotable` and
-            `is_resuming` are False, and the scheduler has no work for workers with other resources,
-            either. If the scheduler starts no more trials, the budget counts as spent.
+        status: The stored status. It is FINISHED instead of RUNNING, or instead of PAUSED by a
+            person, if the budget is spent and nothing is left to do: no trial is PENDING or
+            RUNNING, `has_promotable` and `is_resuming` are False, and the scheduler has no work for
+            workers with other resources, either. If the scheduler starts no more trials, the budget
+            counts as spent.
         has_runnable: Whether there is a PENDING trial that the reader has the resources for and
             that is not in back-off, whatever the study's status.
         has_budget: Whether the study is RUNNING, and its budget, searcher and scheduler allow new
@@ -213,7 +214,8 @@ def _progress(
     starts_new = asked.work is not Idle.WAIT
     is_spent = budget.is_spent or not starts_new
     is_over = is_spent and is_idle and not is_left_to_others
-    is_finished = budget.status is Status.RUNNING and is_over
+    is_paused_by_person = budget.status is Status.PAUSED and budget.pause_reason is None
+    is_finished = is_over and (budget.status is Status.RUNNING or is_paused_by_person)
     return StudyProgress(
         status=Status.FINISHED if is_finished else budget.status,
         counts=counts,

@@ -296,11 +296,12 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
     if "checkpoints" in differing:
         url = shlex.quote(f"checkpoints={asked.checkpoints}")
         cures.append(f"study.set(checkpoints=…) or `studydb set {name} {url}`")
-    limits = [name for name in LIMITS if name in differing and getattr(found, name) is not None]
-    if limits:
-        given = ", ".join(f"{each}=…" for each in limits)
+    settable = [name for name in LIMITS if getattr(found, name) is not None]
+    changed = [name for name in (*settable, "keep", "resources") if name in differing]
+    if changed:
+        given = ", ".join(f"{each}=…" for each in changed)
         cures.append(f"study.set({given}) or `studydb set {name} {given.replace(', ', ' ')}`")
-    if differing.keys() - {"num_trials", "checkpoints", *limits}:
+    if differing.keys() - {"num_trials", "checkpoints", *changed}:
         cures.append("another name, for a study with other specs")
     change = f" To change it: {'; '.join(cures)}." if cures else ""
     warn_user(

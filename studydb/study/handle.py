@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Never, Unpack
 from uuid import UUID, uuid4
 
 from studydb.analysis.best_by import find_best
@@ -17,7 +17,7 @@ from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.states import Status
 from studydb.domain.limits import LimitOptions
-from studydb.domain.records import Counts, Request, Trainable
+from studydb.domain.records import LARGEST_PRIORITY, Counts, Request, Trainable
 from studydb.domain.records import Study as Record
 from studydb.domain.resources import read_resources, read_resources_or_none
 from studydb.domain.study_spec import read_settings
@@ -72,6 +72,12 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         super().__init__()
         self._loop: OwnLoop | None = None
         self._opening = threading.RLock()
+
+    def __reduce__(self) -> Never:
+        raise TypeError(
+            "A Study holds this process's connections to its database, so it cannot be pickled. In "
+            f"the other process, call studydb.load_study({self.name!r}, storage=…)."
+        )
 
     @property
     def name(self) -> str:
@@ -222,7 +228,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         Args:
             params: Values by name, nested or by path.
-            priority: The trial with the lowest value runs first.
+            priority: The trial with the lowest value runs first; from -(2**31 - 1) to 2**31 - 1.
             name: A name for the trial, unique in the study; commands and methods take it in place
                 of the number. It has up to 200 printable characters and no "/", does not begin
                 with "-", and cannot be a number such as "7" or "1e3".
@@ -253,7 +259,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             InvalidName: The name or a tag breaks a rule.
             TrialExists: Another trial of the study has the name.
         """
-        checked_priority = integer("priority", priority)
+        checked_priority = integer("priority", priority, most=LARGEST_PRIORITY)
         checked_name = None if name is None else check_trial_name(name)
         checked_tags = check_tags(tags)
         asked = read_resources_or_none("resources", resources)
@@ -263,10 +269,10 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             "tags": checked_tags,
             "resources": asked,
         }
+        step = _start_step(checkpoint, checkpoint_step)
         if checkpoint is None:
             return int(self._ask_once(self._enqueue, params, **options))
         self.record.space.check_params(params)  # before anything is uploaded
-        step = count("checkpoint_step", checkpoint_step, least=0)
         request = Request(uuid4().hex, whoami())
         starting = Starting(self.database, self.record, str(UUID(hex=request.token)))
         with starting.begin(checkpoint, step=step) as start:
@@ -406,7 +412,9 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         Claim a PENDING trial for this process to run; make a new trial if none is PENDING.
 
-        The call waits, for example while the study is paused or at `max_concurrent`.
+        The call waits, for example while the study is paused or at `max_concurrent`. It does not
+        wait for trials that other processes run. If one of these processes dies, its trial goes on
+        in the next process that asks.
 
         Args:
             timeout: Seconds to wait; None to wait without limit.
@@ -513,3 +521,13 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     def __repr__(self) -> str:
         return f"<Study {self.name!r} in {self.storage}>"
+
+
+def _start_step(checkpoint: StartLike | None, step: int) -> int:
+    read = count("checkpoint_step", step, least=0)
+    if read and checkpoint is None:
+        raise InvalidSpec(
+            f"checkpoint_step is {read}, but no checkpoint is given. It says which step the "
+            "checkpoint contains: give the checkpoint, too, or leave the step out."
+        )
+    return read

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from studydb.analysis.overview_text import problem_text
 from studydb.db import Database
 from studydb.domain.errors import NoResults, StorageTransient, StudydbError, StudyFailed
+from studydb.domain.life.ending import DIED
 from studydb.domain.life.states import Status
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
@@ -41,10 +42,13 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  imports the display
 
     study = replace(study, name=read_patiently(lambda: reload(database, study)).name)
-    if (progress := read_patiently(lambda: read_progress(database, study))).is_done:
+    progress = read_patiently(lambda: read_progress(database, study))
+    display = ProgressLine(study.name, study.objective)
+    if progress.is_done:
+        if progress.status is Status.STOPPED:
+            display.show_message(_why_nothing_runs(study, progress))
         return checked(database, study, progress)
     known = set(_error_numbers(database, study, progress.counts))
-    display = ProgressLine(study.name, study.objective)
     watch = _Watch(database, study, display, n_errors=len(known))
     team = WorkerProcesses(storage=full_url(database), study=study.name, workers=workers)
     try:
@@ -67,6 +71,17 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     if new := [n for n in _error_numbers(database, study, counts) if n not in known]:
         display.show_message(_describe_errors(database, study, new))
     return counts
+
+
+def _why_nothing_runs(study: Record, progress: StudyProgress) -> str:
+    """Say why a run of a STOPPED study starts no trial, and how to go on."""
+    name, limit = shlex.quote(study.name), progress.limit_reached
+    why = "was stopped" if limit is None else f"has stopped itself: its {limit}"
+    to_raise = "" if limit is None else "raise what it has reached by study.set(…), then "
+    return (
+        f"Study {study.name!r} {why}. No trial runs. To go on: {to_raise}study.resume() or "
+        f"`studydb resume {name}`."
+    )
 
 
 def _hide_traceback(interrupt: KeyboardInterrupt) -> None:
@@ -160,7 +175,8 @@ class _Watch:
         self._last_error = error
         if error.summary != self._shown_error:
             self._shown_error = error.summary
-            self._display.show_message(f"trial {error.number} failed: {error.summary}")
+            verb = "was lost" if error.type == DIED else "failed"
+            self._display.show_message(f"trial {error.number} {verb}: {error.summary}")
 
     def _best_value(self) -> float | None:
         try:

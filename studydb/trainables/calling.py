@@ -33,7 +33,7 @@ class ReportingTrial(Protocol):
     def checkpoint(self) -> CheckpointDirectory | None:
         """The checkpoint to start from; None to start from scratch."""
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None:
+    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> bool:
         """Report one step."""
 
 

@@ -29,7 +29,7 @@ class ClassTrial(Protocol):
     def directory(self) -> Path:
         """The directory that the trial keeps on this host."""
 
-    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> None: ...
+    def report(self, metrics: Mapping[str, Any], checkpoint: Any = None) -> bool: ...
 
     def save(self, checkpoint: Any) -> None: ...
 
@@ -337,7 +337,7 @@ class _Loop:
         else:
             self._trial.report(metrics)
 
-    def _save(self, send: Callable[[Any], None]) -> None:
+    def _save(self, send: Callable[[Any], object]) -> None:
         with tempfile.TemporaryDirectory(prefix="save-", dir=self._trial.scratch) as directory:
             saved = self._trained.save_checkpoint(directory)
             if isinstance(saved, Mapping) and (left := [*Path(directory).iterdir()]):

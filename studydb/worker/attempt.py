@@ -391,9 +391,8 @@ class Attempt:
             raise error
         # A worker that is stopping tries less often: failing flushes would use up the grace.
         is_stopping = equipment.interruption.is_stopping
-        progress.next_flush_s = now_s + (
-            equipment.options.grace_s if is_stopping else OUTAGE_PAUSE_S
-        )
+        pause_s = equipment.options.grace_s if is_stopping else OUTAGE_PAUSE_S
+        progress.next_flush_s = now_s + pause_s
 
     def _handle(
         self, message: Reported | FlushAsked | UploadAsked | Began, channel: Channel
@@ -411,10 +410,10 @@ class Attempt:
             case Reported():
                 self._store(message)
             case FlushAsked():
-                self._safely(self._held.flush)
+                self._store_safely(self._held.flush)
             case UploadAsked(upload=upload):
                 self._upload = upload
-                self._safely(lambda: self._begin_upload(upload))
+                self._store_safely(lambda: self._begin_upload(upload))
             case _:
                 assert_never(message)
         if message.id is not None:
@@ -433,16 +432,15 @@ class Attempt:
             self.last_value = result.value
             self._safely(lambda: self._equipment.warn_of_rules(held, result))
             if message.id is not None:  # the child waits for the answer
-                self._safely(held.flush)
+                self._store_safely(held.flush)
             elif due:
                 self._flush_in_background()
         if saved is not None:
             # `record_checkpoint` deletes the bytes if it is certain that no row names them.
             self._upload = None
-            self._safely(lambda: self._equipment.record_checkpoint(held, saved, self._stores))
-        if message.artifact_error is not None:
-            error = message.artifact_error
-            self._safely(lambda: self._equipment.record_artifact_error(held, error))
+            self._store_safely(lambda: self._equipment.record_checkpoint(held, saved, self._stores))
+        if (error := message.artifact_error) is not None:
+            self._store_safely(lambda: self._equipment.record_artifact_error(held, error))
 
     def _begin_upload(self, upload: Upload) -> None:
         try:
@@ -468,6 +466,10 @@ class Attempt:
     def _safely(self, call: Callable[[], object]) -> None:
         with suppress(LeaseLost):  # a notice or answer tells the child that the lease is lost
             call()
+
+    def _store_safely(self, call: Callable[[], object]) -> None:
+        self._safely(call)
+        self._equipment.notices.answered()
 
     def _send(self, channel: Channel, message: FromSupervisor) -> None:
         with suppress(OSError, FrameError):  # `_serve` notices a child that has died

@@ -66,6 +66,13 @@ class Notices:
         if not was_away:
             self._say(f"training continues without the database, results are buffered: {error}")
 
+    def trial_waits(self, error: StorageTransient) -> None:
+        """Print once per outage that a trial waits until the database stores its results."""
+        with self._lock:
+            was_away, self._is_away = self._is_away, True
+        if not was_away:
+            self._say(f"the database does not answer; a trial waits to store its results: {error}")
+
     def answered(self) -> None:
         """Print that an outage is over, if there was one."""
         with self._lock:

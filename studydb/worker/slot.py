@@ -1,6 +1,7 @@
 """A slot: a thread that claims one trial after another and runs each to its end."""
 
 import shlex
+import signal
 import threading
 import time
 import traceback
@@ -96,7 +97,7 @@ class Slot(threading.Thread):
         try:
             self._work()
         except StorageTransient as error:
-            interruption.give_up(f"The database did not answer for too long. {error}")
+            interruption.give_up(_unanswered(error, interruption.signal))
         except StudydbError as error:
             interruption.give_up(str(error))
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
@@ -238,7 +239,8 @@ class Slot(threading.Thread):
             equipment.study,
             claim,
             patience_s=equipment.options.patience_s,
-            give_up=lambda: equipment.interruption.signal is not None,
+            give_up=self._may_not_wait,
+            on_outage=equipment.notices.trial_waits,
             room=equipment.room,
             ask_rule=equipment.ask_rule,
         )
@@ -269,6 +271,10 @@ class Slot(threading.Thread):
                 self._processes.close()
                 attempt.delete_upload()
             self._release(claim, holdings)
+
+    def _may_not_wait(self) -> bool:
+        """Whether a signal has stopped the worker and the grace is over."""
+        return self._equipment.interruption.signal is not None and not self._equipment.grace_left_s
 
     def _take(self, claim: Claim) -> Holdings | None:
         """
@@ -379,3 +385,15 @@ def _one_line(failure: Failure) -> str:
     if not failure.traceback or failure.type.startswith("studydb."):
         return text
     return f"{failure.type.rpartition('.')[2]}: {text}"
+
+
+def _unanswered(error: StorageTransient, number: int | None) -> str:
+    """Say why a worker ends without an answer of the database, and what becomes of its trials."""
+    why = "for too long"
+    if number is not None:
+        why = f"until the grace after {signal.Signals(number).name} was over"
+    return (
+        f"The database did not answer {why}. The trials of this worker go on from their last "
+        "checkpoint: at once when a worker starts on this host, else when their leases have "
+        f"expired. {error}"
+    )

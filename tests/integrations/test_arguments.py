@@ -4,6 +4,7 @@ A wrong argument in Python raises an error that names the cure, and nothing is c
 NumPy integers are accepted, and so are paths for checkpoints.
 """
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import studydb
 from studydb.domain.errors import UsageError
+from studydb.domain.objective import NO_METRICS
 
 WRONG = [
     (
@@ -67,6 +69,9 @@ REFUSED = [
     (lambda study: study.stop("0"), "A trial's number is '0'; it must be an integer"),
     (lambda study: study.enqueue([1]), "Params are list, not a dict"),
     (lambda study: study.enqueue({}, priority="high"), "priority is 'high'; it must be an"),
+    (lambda study: study.enqueue({}, priority=2**31), "priority is 2147483648; it must be an"),
+    (lambda study: study.extend(num_trials=2**63), "num_trials is 9223372036854775808; it must"),
+    (lambda study: study.enqueue({}, checkpoint_step=5), "is 5, but no checkpoint is given"),
     (lambda study: study.ask(timeout="soon"), "timeout is 'soon'; it must be a number of sec"),
     (lambda study: study.rename(3), "The study name is 3, an int; give a text"),
 ]
@@ -80,6 +85,24 @@ def test_wrong_argument_of_a_study_method_raises_an_error_and_changes_nothing(st
     assert message in str(error.value)
     assert study.record.num_trials == 2
     assert study.counts.total == 0
+
+
+def test_study_is_not_pickled_and_the_error_says_how_to_load_it_elsewhere(study):
+    with pytest.raises(TypeError, match=r"call studydb.load_study\('digits', storage=…\)"):
+        pickle.dumps(study)
+
+
+@pytest.mark.parametrize("metric", NO_METRICS)
+def test_key_of_a_report_that_is_no_metric_cannot_be_the_studys_metric(sqlite_url, metric):
+    with pytest.raises(studydb.InvalidName, match=f"{metric!r} is a key of a report that is no"):
+        studydb.create_study(
+            "digits", None, space={}, metric=metric, mode="min", storage=sqlite_url
+        )
+
+
+def test_wrong_tags_that_a_study_requires_are_refused_by_the_arguments_name(create_study):
+    with pytest.raises(UsageError, match="require is 'a100'; give a list of texts"):
+        create_study("digits", require="a100")
 
 
 def test_numpy_integers_are_accepted_as_integers(study):

@@ -31,6 +31,13 @@ INVALID = [
     ((*CREATE, "--param", "lr=nan"), "lr=nan"),
     ((*CREATE, "--param", "lr=__import__('os')"), "There is no distribution '__import__'"),
     ((*CREATE, "--"), "The command after `--` is empty. Write the program that trains a trial"),
+    ((*CREATE, "echo"), "'echo' is an unexpected argument"),
+    ((*CREATE, "--keep", "best"), "keep is 'best'; write for example 'last=3, best=1'"),
+    (("create", *CREATE[2:], "--", "nice", "sh"), "Missing argument 'NAME' before `--`"),
+    (
+        (*CREATE, "--", "sh", "-c", 'echo "{"error": 1}"'),
+        'a placeholder, {"error": 1}, whose text would be run as code',
+    ),
     ((*CREATE, "--space", "none.json"), "Cannot read 'none.json': No such file or directory"),
     ((*CREATE, "--scheduler", "ASHA(max_t="), "Cannot read 'ASHA(max_t='"),
     (

@@ -139,7 +139,10 @@ def test_retry_in_a_stopped_study_says_that_the_study_must_be_resumed(console, s
 @pytest.mark.usefixtures("ended")
 @pytest.mark.parametrize("words", [(), ("0", "--all"), ("--errored", "--all")])
 def test_retry_without_trials_or_with_two_selections_is_refused(console, words):
-    assert "Name the trials to run again, or" in console("retry", "digits", *words, code=2).error
+    assert (
+        "Either name the trials to run again, or"
+        in console("retry", "digits", *words, code=2).error
+    )
 
 
 def test_retry_method_refuses_a_wrong_selection_and_a_trial_that_has_not_ended(study):

@@ -27,6 +27,8 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
         ({"max_failures": 2}, "max_failures is 0, not 2"),
         ({"max_losses": 1}, "max_losses is 10, not 1"),
         ({"checkpoints": "elsewhere"}, "checkpoints is None, not file:///"),
+        ({"keep": "best=1"}, "To change it: study.set(keep=…) or `studydb set digits keep=…`."),
+        ({"resources": {"cpus": 2}}, "study.set(resources=…) or `studydb set digits resources=…`."),
         ({"retry": studydb.Retry(on=[OSError])}, "retry is None, not Retry(on=[OSError])"),
         ({"time_limit_s": "2h"}, "time_limit_s is None, not 7200.0. To change it: another name"),
     ],

@@ -183,6 +183,34 @@ def in_a_thread():
         raise error
 
 
+@on_sqlite
+def test_run_of_a_stopped_study_says_why_no_trial_runs_and_how_to_go_on(create, capsys):
+    study = create()
+    study.stop()
+
+    assert study.run().total == 0
+
+    message = capsys.readouterr().err
+    assert message == (
+        "Study 'digits' was stopped. No trial runs. To go on: study.resume() or `studydb resume "
+        "digits`.\n"
+    )
+
+
+@on_sqlite
+def test_run_of_a_study_at_its_limit_names_the_limit(storage_url, create_study, capsys):
+    options = {"space": {"x": 0.5}, "num_trials": 3, "max_steps": 2, "storage": storage_url}
+    study = create_study("digits", lambda config: config["x"], **options)
+    study.run()
+    capsys.readouterr()
+
+    study.run()
+
+    message = capsys.readouterr().err
+    assert "has stopped itself: its max_steps is reached" in message
+    assert "raise what it has reached by study.set(…), then study.resume()" in message
+
+
 def worker_pids(study):
     running = rows(study, "SELECT pid FROM v_worker WHERE ended_at IS NULL ORDER BY pid")
     return [pid for (pid,) in running]

@@ -11,6 +11,7 @@ from contextlib import closing
 import pytest
 
 import studydb
+from studydb.domain.life.states import Status
 from studydb.domain.records import Counts
 
 
@@ -62,6 +63,18 @@ def test_wait_returns_for_a_stopped_study_only_when_no_trial_runs_any_more(study
     trial.finish()
 
     assert study.wait() == Counts(terminated=1)
+
+
+def test_wait_returns_for_a_paused_study_once_all_its_trials_have_ended(study):
+    while (trial := study.ask()) is not None:
+        trial.report({"loss": 0.5})
+        trial.finish()
+    study.pause()
+
+    assert study.status is Status.FINISHED
+    assert study.wait(timeout_s=0.0).terminated == study.record.num_trials
+    study.extend(num_trials=1)
+    assert study.status is Status.PAUSED
 
 
 def test_wait_does_not_return_while_the_study_is_paused(study):

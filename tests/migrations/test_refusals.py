@@ -254,6 +254,7 @@ IN_MEMORY = "in memory is lost with its process…Give a file: sqlite:///studydb
         ("sqlite://", IN_MEMORY),
         ("sqlite:///:memory:", IN_MEMORY),
         ("sqlite:///file:x?mode=memory&uri=true", IN_MEMORY),
+        ("sqlite:///x.db?mode=ro", "An SQLite URL takes no options…'mode'…its rights"),
         (
             "studydb.db",
             "is no storage URL. Write sqlite:///studydb.db or postgresql://user@host/database",

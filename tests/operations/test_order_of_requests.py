@@ -82,7 +82,8 @@ def play(database, requests, received, ends_after):
     assert (trial.state, trial.paused_by) == (expected.state, expected.paused_by)
     assert trial.reason is (Reason.CANCELLED if expected.state in FINAL else None)
     status = expected.status
-    if status is Status.RUNNING and expected.state is not State.PENDING:
+    can_go_on = expected.state is State.PENDING or expected.paused_by == "study"
+    if status is not Status.STOPPED and not can_go_on:
         status = Status.FINISHED
     assert read_progress(database, study).status is status
 

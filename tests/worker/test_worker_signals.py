@@ -185,6 +185,47 @@ def test_worker_survives_an_outage_without_losing_a_result(crashable_server, cra
     assert crashable_stage.steps() == list(range(1, 101))
 
 
+@pytest.mark.nightly
+def test_worker_that_gets_sigterm_in_an_outage_stores_the_results_if_the_server_comes_back(
+    crashable_server, crashable_stage
+):
+    crashable_stage.create("obedient:gated", num_trials=1)
+    worker = crashable_stage.start(grace=60)
+    crashable_stage.await_trial(lambda row: row.checkpoint_step == 1)
+    crashable_server.stop("immediate")
+    crashable_stage.open_gate(1)
+    eventually(lambda: "a trial waits to store its results" in worker.output(), 20.0)
+
+    worker.send(signal.SIGTERM)
+    crashable_server.start()
+    crashable_stage.study.database.close()  # the test's connections died with the server
+    eventually(lambda: "the database answers again" in worker.output(), 20.0)
+    crashable_stage.open_gate("all")  # the next report raises TrialStopped
+
+    assert worker.exit_code(60.0) == 143
+    assert crashable_stage.expect_released().checkpoint_step == 3
+
+
+def test_worker_that_gets_sigterm_in_an_outage_says_at_the_end_of_the_grace_what_becomes_of_trials(
+    crashable_server, crashable_stage
+):
+    crashable_stage.create("obedient:gated", num_trials=1)
+    worker = crashable_stage.start(grace=3)
+    crashable_stage.await_trial(lambda row: row.checkpoint_step == 1)
+    crashable_server.stop("immediate")
+    crashable_stage.open_gate(1)
+    eventually(lambda: "a trial waits to store its results" in worker.output(), 20.0)
+    began_s = time.monotonic()
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.exit_code(60.0) == 143
+    assert time.monotonic() - began_s >= 3
+    assert "did not answer until the grace after SIGTERM was over" in worker.output()
+    assert "go on from their last checkpoint" in worker.output()
+    crashable_server.start()
+
+
 def test_idle_worker_prints_one_line_when_an_outage_begins_and_one_when_it_ends(
     crashable_server, crashable_stage
 ):

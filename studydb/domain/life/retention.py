@@ -129,6 +129,8 @@ def read_keep(name: str, value: Any) -> Keep:
     if isinstance(value, Keep):
         return value
     if isinstance(value, str):
+        if "=" not in value and not value.lstrip().startswith("Keep"):
+            raise InvalidSpec(f"{name} is {value!r}; write for example 'last=3, best=1'.")
         text = value if value.lstrip().startswith("Keep") else f"Keep({value})"
         return build(parse_call(text), _KNOWN, noun="retention")
     if isinstance(value, Mapping):

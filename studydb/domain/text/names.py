@@ -56,9 +56,12 @@ def check_trial_name(name: object) -> str:
     return text
 
 
-def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
+def check_tags(tags: Iterable[object], *, name: str = "tags") -> tuple[str, ...]:
     """
     Check the tags of a trial or a worker, or those that a study requires of its workers.
+
+    Args:
+        name: The argument's name, for an error message.
 
     Returns:
         Each tag once, in alphabetical order.
@@ -68,7 +71,7 @@ def check_tags(tags: Iterable[object]) -> tuple[str, ...]:
             of 1 to 200 printable characters, begins or ends with a space, or contains a comma.
     """
     if isinstance(tags, str) or not isinstance(tags, Iterable):
-        raise InvalidName(f"tags is {tags!r}; give a list of texts, such as ['baseline'].")
+        raise InvalidName(f"{name} is {tags!r}; give a list of texts, such as ['baseline'].")
     checked = sorted({_check_text(tag, "tag") for tag in tags})
     for tag in checked:
         if "," in tag:
