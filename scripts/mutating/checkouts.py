@@ -13,7 +13,9 @@ from pathlib import Path
 from mutating.guards import ROOT, Guard
 
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
-TIMEOUT_S = 600.0
+TIMEOUT_S = 3600.0
+"""How long tests may take together: a run of all tests of many guards, or all cases of a file."""
+
 WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """
 If this variable were set, Python would store no bytecode, and each test process would compile

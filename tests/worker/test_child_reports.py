@@ -194,6 +194,15 @@ def test_returned_metrics_are_not_reported_again_if_they_equal_the_last_report(r
     assert steps_of(run(train)) == [1]
 
 
+def test_report_returns_true_so_that_the_loop_of_an_own_trial_runs_in_a_worker(run):
+    def train(config, trial):
+        for step in range(1, 4):
+            if not (trial.report({"loss": 1 / step}) and studydb.report({"loss": step})):
+                break
+
+    assert len(values_of(run(train)[:-1])) == 6
+
+
 @pytest.mark.row("D2")
 def test_yielded_values_and_calls_of_the_reporter_argument_are_reports(run):
     def generate(config):
