@@ -24,7 +24,7 @@ def trials_dataframe(
     database: Database, study: Study, *, invalidated: bool = False
 ) -> "pd.DataFrame":
     """
-    Read a row per trial, ordered by number: `v_trial` with a column per parameter.
+    Read `v_trial`: one row per trial, ordered by number, with a column per parameter.
 
     Nested parameters are named as in "model/width". A name that clashes with another column gets
     the prefix "param/".
@@ -69,10 +69,10 @@ def results_dataframe(
     database: Database, study: Study, *, invalidated: bool = False
 ) -> "pd.DataFrame":
     """
-    Read a row per live result, ordered by trial and step: `v_result` with a column per metric.
+    Read `v_result`: one row per live result, ordered by trial and step, with a column per metric.
 
-    The study's metric has a column of its name besides `value`. A name that clashes with another
-    column gets the prefix "metric/".
+    The values of the study's metric appear twice: as `value`, and in the metric's own column. A
+    name that clashes with another column gets the prefix "metric/".
 
     Args:
         invalidated: Whether to read the results of invalidated trials, too.
@@ -98,7 +98,7 @@ def results_dataframe(
 
 
 class ExpandedColumn:
-    """The columns that replace a column of dicts, one per key."""
+    """Replaces a column of dicts by a column for each key."""
 
     def __init__(self, prefix: str, names: Sequence[str]) -> None:
         """

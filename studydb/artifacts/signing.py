@@ -25,8 +25,8 @@ def sign_checkpoint(
     trainable: Trainable | None,
     *,
     trial_uuid: str,
-    trial_id: int = 0,
-    attempt: int = 0,
+    trial_id: int,
+    attempt: int,
 ) -> Checkpoint:
     """
     Return the signed row of a checkpoint that an attempt saved, or a person uploaded (attempt 0).

@@ -164,17 +164,22 @@ class Sender:
         if process is None or channel is None:
             raise _ended(step, None)
         request = Request(self._destination, str(prepared.absolute()), step, upload)
+        asking = Frame(msgpack.encode(request))
         try:
-            channel.send(Frame(msgpack.encode(request)))
+            channel.send(asking)
             frame = channel.receive()
             assert frame is not None
             answer = decode(_answers, frame, sender="sender")
         except (EOFError, OSError, ValueError, FrameError) as cause:
-            code = _exit_of(process)
-            if code is None:  # it lives, but its answer cannot be read
-                process.kill()
-                _exit_of(process)
-            raise _ended(step, code) from cause
+            if (code := _exit_of(process)) is not None:
+                raise _ended(step, code) from cause
+            process.kill()  # it lives, but its answer cannot be read
+            _exit_of(process)
+            raise CheckpointError(
+                f"The process that sends checkpoints gave no answer for step {step} that can be "
+                f"read, and was killed: {cause}. Training continues, and the previous checkpoint "
+                "is kept. The next save starts another process."
+            ) from cause
         if answer.saved is None:
             raise CheckpointError(answer.error or "")
         return answer.saved

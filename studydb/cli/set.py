@@ -118,7 +118,7 @@ def _print_later(record: "Study", name: str, *, checkpoints: Any, keep: Any, cod
     if checkpoints is not None:
         click.echo(f"{later} save checkpoints to {visible(record.checkpoints or '')}.")
     if keep is not None:
-        click.echo(f"{later} keep checkpoints by {visible(str(record.keep))}.")
+        click.echo(f"{later} keep checkpoints as keep={visible(str(record.keep))!r} says.")
     if record.trainable is not None and code is not None:
         click.echo(f"{later} run {visible(record.trainable.name)}.")
 

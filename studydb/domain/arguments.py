@@ -6,8 +6,11 @@ from typing import Any
 
 from studydb.domain.errors import InvalidSpec
 
-LARGEST = 2**63 - 1
-"""The largest integer that a database can store."""
+LARGEST = 2**62
+"""The largest integer that an argument may be, so that a database can store a sum of two."""
+
+LARGEST_32 = 2**31 - 1
+"""The largest integer in a column of 32 bits."""
 
 
 def integer(name: str, value: Any, *, most: int = LARGEST) -> int:
@@ -38,22 +41,24 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-def count(name: str, value: Any, *, least: int) -> int:
+def count(name: str, value: Any, *, least: int, most: int = LARGEST) -> int:
     """
     Read an integer with a lower bound.
 
     Raises:
-        InvalidSpec: The value is not an integer, or is below `least` or above `LARGEST`.
+        InvalidSpec: The value is not an integer, or is below `least` or above `most`.
     """
     whole = _whole(value)
     if whole is None or whole < least:
         raise InvalidSpec(f"{name} is {value!r}; it must be an integer of {least} or more.")
-    return integer(name, whole)
+    if whole > most:
+        raise InvalidSpec(f"{name} is {whole}; it must be an integer from {least} to {most}.")
+    return whole
 
 
-def count_or_none(name: str, value: Any, *, least: int) -> int | None:
-    """Read an integer with a lower bound, or None for no limit."""
-    return None if value is None else count(name, value, least=least)
+def count_or_none(name: str, value: Any, *, least: int, most: int = LARGEST) -> int | None:
+    """Read an integer as `count` does, or None for no limit."""
+    return None if value is None else count(name, value, least=least, most=most)
 
 
 def _whole(value: Any) -> int | None:

@@ -223,7 +223,7 @@ class Judgement(NamedTuple):
 
 class LastDecision(NamedTuple):
     """
-    The scheduler's last decision about a trial: to stop, pause, promote or give up the trial.
+    What the scheduler last did with a trial: it stopped, paused, promoted or gave up the trial.
 
     Attributes:
         number, state, reason: The trial's number, its state, and why it ended.
@@ -246,8 +246,8 @@ class ListedRung(NamedTuple):
         ranked: How many of these have a rank: their value is not NaN, they are not invalidated, and
             no clone runs in their place.
         waiting: How many trials wait at the rung to go on; at most 10,000 are counted.
-        top: The share of the trials that are at least as good as `cutoff`, such as 0.25; None if
-            the scheduler decides only when the rung closes.
+        top: The share of the trials that the scheduler lets continue, such as 0.25; None if the
+            scheduler decides only when the rung closes.
         cutoff: The value that a trial must reach to be in that share; None if `top` is None or no
             entry has a rank.
         best: The best value; None if no entry has a rank.
@@ -291,7 +291,9 @@ class ListedCheckpoint(NamedTuple):
 
 class CheckpointSizes(NamedTuple):
     """
-    The number and the total size of kept checkpoints: those from one host, or all uploaded ones.
+    How many checkpoints some trials keep, and their total size: a row per host that saved them.
+
+    Checkpoints that people have uploaded have a row of their own.
 
     Attributes:
         host: The host of the workers that saved the checkpoints. None for checkpoints that people

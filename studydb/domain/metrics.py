@@ -43,7 +43,7 @@ class Result(Struct, frozen=True):
     is_last: bool = False
 
     def numbers(self) -> "Result":
-        """Return the result without the metrics that are not numbers, as a `Tally` keeps it."""
+        """Return the result with only those metrics that a double can hold, as for a `Tally`."""
         numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
         return self if len(numbers) == len(self.metrics) else structs.replace(self, metrics=numbers)
 
@@ -55,42 +55,45 @@ def value_of(result: Result, metric: str, objective: Objective) -> Any:
     return result.value if metric == objective.metric else result.metrics.get(metric)
 
 
-_RESULT_BYTES, _NAME_BYTES, _NUMBER_BYTES = 256, 64, 24
+_RESULT_BYTES, _OBJECT_BYTES, _NUMBER_BYTES = 256, 64, 24
+"""About what Python takes for a `Result`; for a text, dict or list without its content; a float."""
+
 _ESCAPE_BYTES = 6
-"""The length of `\\u00e9`, which JSON writes for an accented letter."""
+"""The length of `\\u00e9`, which Python's json module writes for a letter outside ASCII."""
 
 MAX_REPORT_BYTES = 8_000_000
-"""The limit for the metrics of one step, which a trial's process sends in one message."""
+"""The most bytes, as estimated by `weigh`, of the metrics that a trial sends in one report."""
 
 
 def weigh(result: Result) -> int:
     """
-    Estimate roughly how many bytes a result takes; see `weigh_value`.
+    Estimate how many bytes a result takes; see `weigh_value`.
 
-    If a text has a character that is not ASCII, all characters of the text are counted as escapes
-    of 6 bytes each, so the estimate can be too large by a factor of 6.
+    If a text has a character outside ASCII, each of its characters is counted as an escape of 6
+    bytes, so the estimate can be too large by a factor of 6. A metric's name counts a byte per
+    character.
     """
     size = _RESULT_BYTES
     if not result.metrics:
         return size
     for name, value in result.metrics.items():
-        size += _NAME_BYTES + len(name)
-        if not isinstance(value, float):  # _NAME_BYTES covers a float, too
+        size += _OBJECT_BYTES + len(name)
+        if not isinstance(value, float):  # _OBJECT_BYTES covers a float, too
             size += weigh_value(value)
     return size
 
 
 def weigh_value(value: Any) -> int:
-    """Estimate roughly how many bytes a value takes in memory, as JSON or in a statement."""
+    """Estimate how many bytes a value takes; the same estimate serves for memory, JSON and SQL."""
     if isinstance(value, float):  # the usual case
         return _NUMBER_BYTES
     if isinstance(value, str):
-        return _NAME_BYTES + len(value) * (1 if value.isascii() else _ESCAPE_BYTES)
+        return _OBJECT_BYTES + len(value) * (1 if value.isascii() else _ESCAPE_BYTES)
     if isinstance(value, Mapping):
         names = sum(map(weigh_value, value))
-        return _NAME_BYTES + names + sum(map(weigh_value, value.values()))
+        return _OBJECT_BYTES + names + sum(map(weigh_value, value.values()))
     if isinstance(value, list | tuple):
-        return _NAME_BYTES + sum(map(weigh_value, value))
+        return _OBJECT_BYTES + sum(map(weigh_value, value))
     return _NUMBER_BYTES
 
 

@@ -4,12 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
-from studydb.domain.errors import InvalidName, InvalidSpec
+from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import Mode
 from studydb.domain.text.names import check_metric_name
-
-NO_METRICS = ("training_iteration", "done")
-"""The keys of a report that are no metrics: `metrics.STEP` and `metrics.DONE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +27,10 @@ class Objective:
         Check the metric and mode that a user gives.
 
         Raises:
-            InvalidName: The metric's name breaks a rule for names, or is a key of a report that is
-                no metric.
+            InvalidName: The metric's name breaks a rule for names.
             InvalidSpec: The mode is neither "min" nor "max".
         """
         name = check_metric_name(metric)
-        if name in NO_METRICS:
-            raise InvalidName(
-                f"{name!r} is a key of a report that is no metric: training_iteration is the step, "
-                "and done completes the trial. Report the study's metric under another name."
-            )
         try:
             return cls(name, Mode(mode))
         except ValueError:

@@ -81,10 +81,7 @@ class QueuePosition(NamedTuple):
     number: int
 
 
-LARGEST_PRIORITY = 2**31 - 1
-"""The highest `priority` that a trial can have; the lowest is -LARGEST_PRIORITY."""
-
-QUEUE_START = QueuePosition(-LARGEST_PRIORITY - 1, -1)
+QUEUE_START = QueuePosition(-(2**31), -1)
 """The position before every trial."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from studydb.domain.arguments import count, count_or_none, flag
+from studydb.domain.arguments import LARGEST_32, count, count_or_none, flag
 from studydb.domain.life.ending import MAX_LOSSES
 from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.retry_policy import Retry, read_retry
@@ -86,9 +86,9 @@ class StudySpec:
     rules: tuple[Rule, ...] = ()
     checkpoints: str | None = None
     num_trials: int | None = setting(None, partial(count_or_none, least=1))
-    max_concurrent: int | None = setting(None, partial(count_or_none, least=1))
-    max_failures: int = setting(0, partial(count, least=-1))
-    max_losses: int = setting(MAX_LOSSES, partial(count, least=0))
+    max_concurrent: int | None = setting(None, partial(count_or_none, least=1, most=LARGEST_32))
+    max_failures: int = setting(0, partial(count, least=-1, most=LARGEST_32))
+    max_losses: int = setting(MAX_LOSSES, partial(count, least=0, most=LARGEST_32))
     losses_at_step: int | None = setting(None, partial(count_or_none, least=1))
     guard: bool = setting(True, flag)
     fail_fast: bool = setting(False, fail_fast_flag)

@@ -74,7 +74,7 @@ class HeldAttempt:
         *,
         patience_s: float = PATIENCE_S,
         give_up: Callable[[], bool] = never,
-        on_outage: Callable[[StorageTransient], None] = ignore,
+        on_outage: Callable[[StorageTransient | None], None] = ignore,
         room: Room = UNLIMITED,
         ask_rule: AskRule | None = None,
     ) -> None:

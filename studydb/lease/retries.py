@@ -26,7 +26,7 @@ def never() -> bool:
     return False
 
 
-def ignore(fault: StorageTransient) -> None:
+def ignore(fault: StorageTransient | None) -> None:
     """Do nothing; the default of `on_outage`."""
 
 
@@ -35,7 +35,7 @@ def retry_until_answered(
     *,
     patience_s: float = PATIENCE_S,
     give_up: Callable[[], bool] = never,
-    on_outage: Callable[[StorageTransient], None] = ignore,
+    on_outage: Callable[[StorageTransient | None], None] = ignore,
 ) -> Answered:
     """
     Repeat a call until it returns. This is safe, because every operation may be sent again.
@@ -43,18 +43,20 @@ def retry_until_answered(
     Args:
         patience_s: The seconds after which the last try begins; 0 for a single try.
         give_up: Called after each fault; if it returns True, the fault is raised.
-        on_outage: Called after each fault from `OUTAGE_S` on, with the fault.
+        on_outage: Called with each fault after the first `OUTAGE_S`. If it was called, it is called
+            with None once the database has answered.
 
     Raises:
         StorageTransient: The last fault, after `patience_s` or when `give_up` returned True.
     """
-    began_s = time.monotonic()
-    ends_s = began_s + patience_s
+    outage = _Outage(on_outage)
+    ends_s = time.monotonic() + patience_s
     try:
         return call()
-    except StorageTransient:
+    except StorageTransient as fault:
         if time.monotonic() >= ends_s or give_up():
             raise
+        outage.note(fault)
 
     def is_retried(error: BaseException) -> bool:
         return isinstance(error, StorageTransient) and not give_up()
@@ -64,10 +66,7 @@ def retry_until_answered(
     )
 
     def wait_s(state: tenacity.RetryCallState) -> float:
-        if time.monotonic() >= began_s + OUTAGE_S and state.outcome is not None:
-            fault = state.outcome.exception()
-            assert isinstance(fault, StorageTransient)
-            on_outage(fault)
+        outage.note(state.outcome.exception() if state.outcome else None)
         return max(0.0, min(longer_each_time(state), ends_s - time.monotonic()))
 
     retrying = tenacity.Retrying(
@@ -76,7 +75,30 @@ def retry_until_answered(
         wait=wait_s,
         reraise=True,
     )
-    return retrying(call)
+    with outage:
+        return retrying(call)
+
+
+class _Outage:
+    """Calls `on_outage` as `retry_until_answered` says; the block ends with the last try."""
+
+    def __init__(self, on_outage: Callable[[StorageTransient | None], None]) -> None:
+        self._on_outage, self._began_s = on_outage, time.monotonic()
+        self._is_noted = False
+
+    def note(self, fault: BaseException | None) -> None:
+        is_long = time.monotonic() >= self._began_s + OUTAGE_S
+        if isinstance(fault, StorageTransient) and is_long:
+            self._is_noted = True
+            self._on_outage(fault)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        has_answered = kind is None or not issubclass(kind, StorageTransient)
+        if self._is_noted and has_answered:
+            self._on_outage(None)
 
 
 def retry_until(deadline: float | None, call: Callable[[], Answered]) -> Answered:

@@ -14,8 +14,8 @@ def stop_for_deletion(database: Database, study: Study) -> None:
     """
     Stop a study, and mark that its deletion begins.
 
-    So while the study's files are removed, no trial of the study starts, and no new trial of
-    another study begins from a checkpoint of this study.
+    From then on no trial of the study starts, and no new trial of another study begins from one of
+    its checkpoints, so the study's files can be removed.
 
     Raises:
         NotAllowed: Trials are RUNNING; the study has been stopped. Or unfinished trials of other
@@ -33,8 +33,8 @@ def stop_for_deletion(database: Database, study: Study) -> None:
         verb = "is" if running == 1 else "are"
         raise NotAllowed(
             f"{counted(running, 'trial')} of study {study.name!r} {verb} running. The study is "
-            "stopped now. Repeat the deletion when no trial is running. The trials of a dead "
-            "worker end when their leases have expired."
+            "stopped now. Repeat the deletion when no trial is running. If a worker has died, its "
+            "trials end about 20 s after the first deletion that finds their leases expired."
         )
 
 
@@ -43,18 +43,19 @@ def _refuse_if_checkpoints_are_needed(txn: Txn, study: Study) -> None:
     if needing:
         who = ", ".join(f"trial {one.number} of {one.study!r}" for one in needing)
         first = needing[0]
+        more = ", and perhaps more" if len(needing) == deletion.MOST_NEEDING else ""
         raise NotAllowed(
             f"Trials of other studies begin from checkpoints of study {study.name!r}, and have not "
-            f"ended: {who}. Nothing was deleted. Wait until these trials have ended, or "
-            f"stop them: `studydb stop {shlex.quote(first.study)} {first.number}`."
+            f"ended: {who}{more}. Nothing was deleted. Wait until these trials have ended, or "
+            f"stop each: `studydb stop {shlex.quote(first.study)} {first.number}`."
         )
 
 
 def forget_stores(database: Database, study: Study) -> None:
     """
-    Store that the stores outside the database have no files of the study any more.
+    Record that no store outside the database holds files of the study any more.
 
-    If the deletion fails after that, the next call need not see these stores again.
+    If the deletion fails after that, the next call need not reach these stores.
     """
     with database.begin() as txn:
         studies.forget_stores(txn, study_id=study.id)

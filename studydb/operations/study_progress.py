@@ -23,8 +23,8 @@ class StudyProgress:
     A study's status, its counts, and whether it has more work.
 
     Attributes:
-        status: The stored status. It is FINISHED instead of RUNNING, or instead of PAUSED by a
-            person, if the budget is spent and nothing is left to do: no trial is PENDING or
+        status: The stored status; FINISHED instead of RUNNING if `is_over` is True.
+        is_over: Whether the budget is spent and nothing is left to do: no trial is PENDING or
             RUNNING, `has_promotable` and `is_resuming` are False, and the scheduler has no work for
             workers with other resources, either. If the scheduler starts no more trials, the budget
             counts as spent.
@@ -65,6 +65,7 @@ class StudyProgress:
     is_resuming: bool = False
     has_waited: bool = False
     may_ask: bool = True
+    is_over: bool = False
 
     @property
     def has_promotable(self) -> bool:
@@ -99,7 +100,7 @@ class StudyProgress:
                 of those trials can cause a promotion.
         """
         if self.status is Status.PAUSED:
-            return False
+            return self.is_over
         is_pending = self.counts.pending > 0 or self.is_resuming
         has_work = self.has_budget or self.has_promotable or is_pending
         may_follow = self.promotes and self.counts.running > n_held
@@ -107,9 +108,14 @@ class StudyProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether a worker without `--wait` exits: no work is left, or `has_given_up` is True."""
-        stopped = self.status is Status.STOPPED and self.counts.running == 0
-        return self.status is Status.FINISHED or stopped or self.has_given_up
+        """
+        Whether a worker without `--wait` exits: no work is left, or `has_given_up` is True.
+
+        A study that a person paused after its last trial had ended is done, too.
+        """
+        if self.status is Status.STOPPED:
+            return self.counts.running == 0
+        return self.is_over or self.has_given_up
 
     @property
     def has_given_up(self) -> bool:
@@ -214,8 +220,7 @@ def _progress(
     starts_new = asked.work is not Idle.WAIT
     is_spent = budget.is_spent or not starts_new
     is_over = is_spent and is_idle and not is_left_to_others
-    is_paused_by_person = budget.status is Status.PAUSED and budget.pause_reason is None
-    is_finished = is_over and (budget.status is Status.RUNNING or is_paused_by_person)
+    is_finished = budget.status is Status.RUNNING and is_over
     return StudyProgress(
         status=Status.FINISHED if is_finished else budget.status,
         counts=counts,
@@ -231,4 +236,5 @@ def _progress(
         num_trials=budget.num_trials,
         is_resuming=seen.is_resuming,
         has_waited=seen.has_waited,
+        is_over=is_over,
     )

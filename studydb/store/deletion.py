@@ -66,6 +66,8 @@ _NEEDING = Prepared(
         tables.checkpoint.c.pins > 0,
         tables.pin.c.study_id != sa.bindparam("study"),
     )
+    .distinct()
+    .order_by(tables.study.c.name, tables.trial.c.number)
     .limit(MOST_NEEDING)
 )
 

@@ -14,6 +14,7 @@ from studydb.analysis.definition import differences, space_lines
 from studydb.db import Database
 from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import (
+    InvalidName,
     InvalidSpec,
     StorageDenied,
     StorageReadOnly,
@@ -25,6 +26,7 @@ from studydb.domain.errors import (
 from studydb.domain.life.ending import LOSSES_AT_STEP, MAX_LOSSES
 from studydb.domain.life.rules import StopRules, read_rules
 from studydb.domain.limits import LIMITS
+from studydb.domain.metrics import DONE, STEP
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Request, Trainable, TrainableKind
 from studydb.domain.records import Study as Record
@@ -113,7 +115,7 @@ def create_study(
     """
     check_new_study_name(name)
     spec = StudySpec(
-        objective=Objective.read(metric, mode),
+        objective=_objective(metric, mode),
         space=Space.read(space),
         scheduler=checking.scheduler(scheduler),
         searcher=checking.searcher(searcher),
@@ -279,6 +281,16 @@ def _signed(
     )
 
 
+def _objective(metric: Any, mode: Any) -> Objective:
+    read = Objective.read(metric, mode)
+    if read.metric in (STEP, DONE):
+        raise InvalidName(
+            f"{read.metric!r} is a key of a report that is no metric: {STEP} is the step, and "
+            f"{DONE} completes the trial. Report the study's metric under another name."
+        )
+    return read
+
+
 def _warn_of_differences(found: Record, asked: NewStudy) -> None:
     if found.uuid == asked.uuid:
         return
@@ -297,7 +309,9 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
         url = shlex.quote(f"checkpoints={asked.checkpoints}")
         cures.append(f"study.set(checkpoints=…) or `studydb set {name} {url}`")
     settable = [name for name in LIMITS if getattr(found, name) is not None]
-    changed = [name for name in (*settable, "keep", "resources") if name in differing]
+    if not (found.asks_by_config or asked.asks_by_config):
+        settable.append("resources")
+    changed = [name for name in (*settable, "keep") if name in differing]
     if changed:
         given = ", ".join(f"{each}=…" for each in changed)
         cures.append(f"study.set({given}) or `studydb set {name} {given.replace(', ', ' ')}`")

@@ -12,12 +12,12 @@ from uuid import UUID, uuid4
 
 from studydb.analysis.best_by import find_best
 from studydb.db import Database
-from studydb.domain.arguments import count, integer
+from studydb.domain.arguments import LARGEST_32, count, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.states import Status
 from studydb.domain.limits import LimitOptions
-from studydb.domain.records import LARGEST_PRIORITY, Counts, Request, Trainable
+from studydb.domain.records import Counts, Request, Trainable
 from studydb.domain.records import Study as Record
 from studydb.domain.resources import read_resources, read_resources_or_none
 from studydb.domain.study_spec import read_settings
@@ -75,8 +75,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     def __reduce__(self) -> Never:
         raise TypeError(
-            "A Study holds this process's connections to its database, so it cannot be pickled. In "
-            f"the other process, call studydb.load_study({self.name!r}, storage=…)."
+            "A Study holds this process's connections to its database, so it cannot be pickled or "
+            f"copied. In the other process, call studydb.load_study({self.name!r}, storage=…)."
         )
 
     @property
@@ -105,7 +105,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         if isinstance(trial, str) and not (trial.isascii() and trial.isdigit()):
             return self._read(lambda database, study: reads.number_of(database, study, trial))
-        return integer("A trial's number", trial)
+        return integer("A trial's number", trial, most=2**63 - 1)
 
     def trial(self, number: int | str) -> FrozenTrial:
         """
@@ -259,7 +259,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             InvalidName: The name or a tag breaks a rule.
             TrialExists: Another trial of the study has the name.
         """
-        checked_priority = integer("priority", priority, most=LARGEST_PRIORITY)
+        checked_priority = integer("priority", priority, most=LARGEST_32)
         checked_name = None if name is None else check_trial_name(name)
         checked_tags = check_tags(tags)
         asked = read_resources_or_none("resources", resources)
@@ -473,9 +473,9 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Wait until other processes have run the study to its end; this call starts no worker.
 
         The study is done if no trial runs or will run, or if it was stopped and no trial runs any
-        more. It is not done while a person has paused it, or while it has paused itself because a
-        custom rule, a custom scheduler or a resource function gave no answer. Every 2 s or more
-        often, the call asks the database whether the study has changed.
+        more. While trials are left, it is not done while a person has paused it, or while it has
+        paused itself because a custom rule, a custom scheduler or a resource function gave no
+        answer. Every 2 s or more often, the call asks the database whether the study has changed.
 
         Args:
             timeout_s: Seconds to wait; None to wait without limit.

@@ -13,6 +13,7 @@ from studydb.db import Database
 from studydb.domain.errors import NoResults, StorageTransient, StudydbError, StudyFailed
 from studydb.domain.life.ending import DIED
 from studydb.domain.life.states import Status
+from studydb.domain.limits import LIMITS
 from studydb.domain.records import Counts
 from studydb.domain.records import Study as Record
 from studydb.domain.text.display import counted, visible
@@ -75,9 +76,13 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
 
 def _why_nothing_runs(study: Record, progress: StudyProgress) -> str:
     """Say why a run of a STOPPED study starts no trial, and how to go on."""
-    name, limit = shlex.quote(study.name), progress.limit_reached
-    why = "was stopped" if limit is None else f"has stopped itself: its {limit}"
-    to_raise = "" if limit is None else "raise what it has reached by study.set(…), then "
+    name, reached = shlex.quote(study.name), progress.limit_reached
+    why = "was stopped" if reached is None else f"has stopped itself: its {visible(reached)}"
+    limit, to_raise = (reached or "").partition(" ")[0], ""
+    if limit in LIMITS:
+        to_raise = f"study.set({limit}=…), then "
+    elif progress.is_over:
+        to_raise = "study.extend(num_trials=…), then "
     return (
         f"Study {study.name!r} {why}. No trial runs. To go on: {to_raise}study.resume() or "
         f"`studydb resume {name}`."
@@ -127,8 +132,8 @@ class _Watch:
             team.wait(LOOK_S)
         if team.failed is not None and not self._is_over():
             raise StudydbError(
-                f"All workers of {self._study.name!r} ended before the study was done. Its results "
-                f"are kept; run the study again to continue. The cause: {team.failed}"
+                f"All workers of {self._study.name!r} ended before the study was done. The study's "
+                f"results are kept; run it again to continue. The cause: {team.failed}"
             )
         read_patiently(self._look)
 

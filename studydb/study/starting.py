@@ -146,7 +146,9 @@ class Starting:
         except CheckpointError:
             self._delete_upload(upload)
             raise
-        row = sign_checkpoint(keyring, saved, current.trainable, trial_uuid=self.trial_uuid)
+        row = sign_checkpoint(
+            keyring, saved, current.trainable, trial_uuid=self.trial_uuid, trial_id=0, attempt=0
+        )
         return Uploaded(row, saved.data), upload
 
     def _delete_upload(self, upload: Upload | None) -> None:

@@ -58,6 +58,7 @@ from studydb.worker.slot_processes import SlotProcesses
 from studydb.worker.templates import Started, Template
 
 TICK_S = 0.25
+LEAST_GRACE_S = 2.0
 OUTAGE_PAUSE_S = 2.0
 """The time between background flushes in an outage; a stopping worker waits for the grace."""
 
@@ -362,7 +363,9 @@ class Attempt:
         elif verdict is not None and verdict.at_once:
             self._progress.deadline_s = time.monotonic()
         elif self._progress.deadline_s is None:
-            self._progress.deadline_s = time.monotonic() + self._equipment.options.grace_s
+            options, left_s = self._equipment.options, self._equipment.grace_left_s
+            least_s = min(options.grace_s, LEAST_GRACE_S)  # the child must hear of the stop
+            self._progress.deadline_s = time.monotonic() + max(left_s, least_s)
         if isinstance(notice, signal.Signals):
             child.terminate()
         else:
@@ -410,10 +413,10 @@ class Attempt:
             case Reported():
                 self._store(message)
             case FlushAsked():
-                self._store_safely(self._held.flush)
+                self._safely(self._held.flush)
             case UploadAsked(upload=upload):
                 self._upload = upload
-                self._store_safely(lambda: self._begin_upload(upload))
+                self._safely(lambda: self._begin_upload(upload))
             case _:
                 assert_never(message)
         if message.id is not None:
@@ -432,21 +435,21 @@ class Attempt:
             self.last_value = result.value
             self._safely(lambda: self._equipment.warn_of_rules(held, result))
             if message.id is not None:  # the child waits for the answer
-                self._store_safely(held.flush)
+                self._safely(held.flush)
             elif due:
                 self._flush_in_background()
         if saved is not None:
             # `record_checkpoint` deletes the bytes if it is certain that no row names them.
             self._upload = None
-            self._store_safely(lambda: self._equipment.record_checkpoint(held, saved, self._stores))
+            self._safely(lambda: self._equipment.record_checkpoint(held, saved, self._stores))
         if (error := message.artifact_error) is not None:
-            self._store_safely(lambda: self._equipment.record_artifact_error(held, error))
+            self._safely(lambda: self._equipment.record_checkpoint_error(held, error))
 
     def _begin_upload(self, upload: Upload) -> None:
         try:
             self._held.begin_upload(upload.uuid, upload.url)
         except CheckpointError as error:  # the child's save fails, too
-            self._equipment.record_artifact_error(self._held, str(error))
+            self._equipment.record_checkpoint_error(self._held, str(error))
 
     def _checked(self, result: Result) -> Result:
         metric, buffer = self._equipment.study.objective.metric, self._held.buffer
@@ -466,10 +469,6 @@ class Attempt:
     def _safely(self, call: Callable[[], object]) -> None:
         with suppress(LeaseLost):  # a notice or answer tells the child that the lease is lost
             call()
-
-    def _store_safely(self, call: Callable[[], object]) -> None:
-        self._safely(call)
-        self._equipment.notices.answered()
 
     def _send(self, channel: Channel, message: FromSupervisor) -> None:
         with suppress(OSError, FrameError):  # `_serve` notices a child that has died
@@ -556,7 +555,7 @@ class Attempt:
                 child.channel.close()  # the child reads the end of the stream, cleans up and exits
             child.wait(self._equipment.grace_left_s)
             if ended.not_kept is not None:
-                self._equipment.record_not_kept(ended.not_kept)
+                self._equipment.say_not_reused(ended.not_kept)
         child.kill()
         child.wait()
         child.channel.close()

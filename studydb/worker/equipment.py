@@ -28,6 +28,8 @@ from studydb.worker.worker_options import WorkerOptions
 
 @dataclass(frozen=True, slots=True)
 class Equipment:
+    """What the slots of a worker share."""
+
     options: WorkerOptions
     database: Database
     study: Study
@@ -48,7 +50,7 @@ class Equipment:
     proposer: Proposer | None = None
     """Fits the model of the study's searcher; None if the searcher has none."""
     warnings: dict[str, object] = field(default_factory=dict)
-    """The kinds of warnings that this worker has printed; a kind is printed only once."""
+    """The kinds of warnings that this worker has printed, each once; see `_is_first`."""
     first_trials: FirstTrials = field(default_factory=FirstTrials)
 
     @property
@@ -67,7 +69,7 @@ class Equipment:
         if refusal := self.checkpoints.record(held, saved, stores):
             self._say_not_stored(held, refusal)
 
-    def record_artifact_error(self, held: HeldAttempt, error: str) -> None:
+    def record_checkpoint_error(self, held: HeldAttempt, error: str) -> None:
         """
         Record that a checkpoint could not be stored, and print the error; training continues.
 
@@ -80,29 +82,31 @@ class Equipment:
         number = held.lease.number
         self.options.say(f"trial {number}: a checkpoint could not be stored: {error}")
 
-    def record_not_kept(self, reason: str) -> None:
-        """Print once per worker why the process of a trial does not run the next trial."""
-        mine = object()
-        if self.warnings.setdefault("not kept", mine) is mine:  # atomic: slots share the dict
+    def say_not_reused(self, reason: str) -> None:
+        """Print why processes are not reused for further trials; once per worker."""
+        if self._is_first("not reused"):
             self.options.say(f"a new process runs the next trial, because {reason}")
 
     def warn_of_rules(self, held: HeldAttempt, result: Result) -> None:
         """Warn once per worker if a result lacks the metric of a stop rule."""
-        kind, mine = EventKind.RULE_NOT_COMPARED, object()
-        error = None if kind in self.warnings else held.rule_warning(result)
-        if error is None or self.warnings.setdefault(kind, mine) is not mine:
-            return
-        self.options.say(f"warning: {error}")
-        held.record_event(kind, error)
+        kind = EventKind.RULE_NOT_COMPARED
+        warning = None if kind in self.warnings else held.rule_warning(result)
+        if warning is not None and self._is_first(kind):
+            self.options.say(f"warning: {warning}")
+            held.record_event(kind, warning)
 
     def record_config_unread(self, held: HeldAttempt, name: str) -> None:
         """Warn once per worker that the trainable `name` never reads the parameters of a trial."""
-        kind, mine = EventKind.CONFIG_NOT_READ, object()
-        if self.warnings.setdefault(kind, mine) is not mine:  # atomic: slots share the dict
+        if not self._is_first(EventKind.CONFIG_NOT_READ):
             return
-        error = (
+        warning = (
             f"{name} never reads its config, so the parameters have no "
             "effect. Read them from its first argument; sys.argv does not contain them."
         )
-        self.options.say(f"warning: {error}")
-        held.record_event(kind, error)
+        self.options.say(f"warning: {warning}")
+        held.record_event(EventKind.CONFIG_NOT_READ, warning)
+
+    def _is_first(self, kind: str) -> bool:
+        """Whether no slot has called this with `kind` before; at most one of several calls is."""
+        mine = object()
+        return self.warnings.setdefault(kind, mine) is mine  # atomic

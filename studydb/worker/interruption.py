@@ -85,6 +85,10 @@ class Interruption:
             return grace_s
         return max(0.0, self.since_s + grace_s - time.monotonic())
 
+    def is_grace_over(self, grace_s: float) -> bool:
+        """Whether a signal has stopped the worker, and the grace is over."""
+        return self.signal is not None and not self.left_s(grace_s)
+
     def wait(self, timeout_s: float) -> bool:
         """Wait until the worker is stopping; return False after the timeout."""
         return self._stopping.wait(timeout_s)

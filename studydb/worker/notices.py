@@ -66,8 +66,11 @@ class Notices:
         if not was_away:
             self._say(f"training continues without the database, results are buffered: {error}")
 
-    def trial_waits(self, error: StorageTransient) -> None:
-        """Print once per outage that a trial waits until the database stores its results."""
+    def trial_waits(self, error: StorageTransient | None) -> None:
+        """Print once per outage that a trial waits for the database; None: it has answered."""
+        if error is None:
+            self.answered()
+            return
         with self._lock:
             was_away, self._is_away = self._is_away, True
         if not was_away:

@@ -97,7 +97,8 @@ class Slot(threading.Thread):
         try:
             self._work()
         except StorageTransient as error:
-            interruption.give_up(_unanswered(error, interruption.signal))
+            is_over = self._is_grace_over()
+            interruption.give_up(_unanswered(error, interruption.signal if is_over else None))
         except StudydbError as error:
             interruption.give_up(str(error))
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
@@ -239,7 +240,7 @@ class Slot(threading.Thread):
             equipment.study,
             claim,
             patience_s=equipment.options.patience_s,
-            give_up=self._may_not_wait,
+            give_up=self._is_grace_over,
             on_outage=equipment.notices.trial_waits,
             room=equipment.room,
             ask_rule=equipment.ask_rule,
@@ -272,9 +273,8 @@ class Slot(threading.Thread):
                 attempt.delete_upload()
             self._release(claim, holdings)
 
-    def _may_not_wait(self) -> bool:
-        """Whether a signal has stopped the worker and the grace is over."""
-        return self._equipment.interruption.signal is not None and not self._equipment.grace_left_s
+    def _is_grace_over(self) -> bool:
+        return self._equipment.interruption.is_grace_over(self._equipment.options.grace_s)
 
     def _take(self, claim: Claim) -> Holdings | None:
         """
@@ -388,7 +388,12 @@ def _one_line(failure: Failure) -> str:
 
 
 def _unanswered(error: StorageTransient, number: int | None) -> str:
-    """Say why a worker ends without an answer of the database, and what becomes of its trials."""
+    """
+    Say why a worker ends without an answer of the database, and what becomes of its trials.
+
+    Args:
+        number: The signal whose grace is over; None if the patience has ended.
+    """
     why = "for too long"
     if number is not None:
         why = f"until the grace after {signal.Signals(number).name} was over"

@@ -178,7 +178,6 @@ def _work(
     heartbeat_database = stack.enter_context(closing(_connect(options, interruption)))
     notices = Notices(study.name, options.say)
     database.on_slow = heartbeat_database.on_slow = notices.slow_transaction
-
     worker_id = _register(database, study, options, host, retry)
     stack.callback(_leave, database, worker_id)
     collector = UploadCollector(heartbeat_database, study)
@@ -204,7 +203,8 @@ def _work(
     )
     stack.callback(decider.close)
     study = with_asked_code(study, decider, say=options.say)
-    checkpoints = Checkpoints(database, study, keyring, retry=retry)
+    in_grace = partial(retry, give_up=lambda: interruption.is_grace_over(options.grace_s))
+    checkpoints = Checkpoints(database, study, keyring, retry=in_grace)
     current = partial(CurrentCode, database, keyring, options, to_import=to_import)
     equipment = Equipment(
         options=options,

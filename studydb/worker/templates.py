@@ -149,15 +149,18 @@ class Templates:
     """
     Starts attempts: from a template if that is safe, else fresh; slots may share this object.
 
-    For each set of environment variables of the import there is one template, and a second one for
-    attempts that hold devices. A template is made when the first attempt needs it. It is
-    replaced when a source file has changed, or the template's memory or open files have grown.
-    If a template is unusable (see child/template.py), or hangs or dies in its import, a line is
-    printed and all attempts start fresh; if the template was made for devices, only attempts that
-    hold devices start fresh.
-    Attempts that run a command start fresh. So do attempts that hold devices, until `allow_devices`
-    is called for their trainable, and attempts that are not yet forked when `adopt` replaces their
-    trainable.
+    For each set of environment variables of the import there are up to two templates: one for
+    attempts without devices, and one for attempts that hold devices. A template is made when the
+    first attempt needs it. It is replaced when a source file has changed, or the template's memory
+    or open files have grown.
+
+    A template can be unusable (see child/template.py), or hang or die in its import. Then a line is
+    printed. All attempts start fresh from then on; if it was a template for devices, only attempts
+    of its trainable that hold devices do.
+
+    These attempts start fresh, too: those that run a command; those that hold devices, until
+    `allow_devices` is called for their trainable; and those that are not yet forked when `adopt`
+    replaces their trainable.
 
     Args:
         directory: The folder for the output of imports.

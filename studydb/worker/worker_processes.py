@@ -20,7 +20,7 @@ TERMINATE_S = 60.0
 OUTPUT_BYTES = 4000
 """An error shows this many bytes from the end of a worker's output."""
 
-_COMMON_CAUSES = {"SIGKILL": ", by a person or because memory ran out"}
+_COMMON_CAUSES = {"SIGKILL": "; perhaps a person killed it, or memory ran out"}
 
 
 class WorkerProcesses:

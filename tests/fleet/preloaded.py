@@ -80,7 +80,8 @@ class PreloadedWorkers:
         Fork a worker that runs `studydb` with these arguments.
 
         Args:
-            constants: New values of studydb's constants, such as "worker.host.START_PAUSES_S".
+            constants: New values of studydb's constants, by names such as
+                "worker.host.START_PAUSES_S".
         """
         request = {
             "arguments": list(arguments),
@@ -93,7 +94,7 @@ class PreloadedWorkers:
         _send(self._process.stdin, request)
         while (pid := self._read().get("pid")) is None:
             pass
-        # The system gives the pid of a process that has ended to a new process.
+        # An ended worker may have had this pid: its exit was read before, so its entry is replaced.
         forked = self._running[pid] = ForkedProcess(self, pid)
         return forked
 

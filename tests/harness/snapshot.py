@@ -129,7 +129,9 @@ def take_snapshot(database: Database, of: Study) -> Snapshot:
             "counts": _counts(txn, of),
             "spending": _spending(txn, of),
             "rungs": _rungs(txn, of, numbers),
-            "best": [one.number for one in ranking.best(txn, study_id=of.id, limit=99)],
+            "best": [
+                one.number for one in ranking.best(txn, study_id=of.id, limit=len(numbers) or 1)
+            ],
             "resources": {row.name: row.request for row in txn.all(_CLASSES, study=of.id)},
             "workers": [_columns_of(row, _WORKER) for row in workers],
             "events": [

@@ -208,7 +208,7 @@ def test_run_of_a_study_at_its_limit_names_the_limit(storage_url, create_study, 
 
     message = capsys.readouterr().err
     assert "has stopped itself: its max_steps is reached" in message
-    assert "raise what it has reached by study.set(…), then study.resume()" in message
+    assert "To go on: study.set(max_steps=…), then study.resume()" in message
 
 
 def worker_pids(study):
@@ -237,9 +237,9 @@ def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(
     counts = study.run(workers=1)
 
     assert str(error.value) == (
-        "All workers of 'digits' ended before the study was done. Its results are kept; run the "
-        "study again to continue. The cause: a worker was killed by SIGKILL, by a person "
-        "or because memory ran out."
+        "All workers of 'digits' ended before the study was done. The study's results are kept; "
+        "run it again to continue. The cause: a worker was killed by SIGKILL; perhaps a person "
+        "killed it, or memory ran out."
     )
     assert counts.terminated == 1
     assert [step for (step,) in rows(study, "SELECT step FROM v_result")] == [1, 2, 3, 4]

@@ -234,7 +234,7 @@ def test_retention_is_set_at_the_creation_and_later(console, create_study, stora
     assert "last=3, best=1" in console("show", "mine").out
     ran = console("set", "mine", "keep=every=10")
     assert ran.lines == [
-        "Study 'mine': attempts that start later keep checkpoints by last=1, every=10."
+        "Study 'mine': attempts that start later keep checkpoints as keep='last=1, every=10' says."
     ]
     assert console("show", "mine", "--format", "json").json["keep"]["every"] == 10
     own.set(keep="last=2")

@@ -71,10 +71,12 @@ def test_wait_returns_for_a_paused_study_once_all_its_trials_have_ended(study):
         trial.finish()
     study.pause()
 
-    assert study.status is Status.FINISHED
-    assert study.wait(timeout_s=0.0).terminated == study.record.num_trials
-    study.extend(num_trials=1)
     assert study.status is Status.PAUSED
+    assert study.wait(timeout_s=0.0).terminated == study.record.num_trials
+    assert study.ask(timeout=0.0) is None
+    study.extend(num_trials=1)
+    with pytest.raises(TimeoutError):
+        study.wait(timeout_s=0.0)
 
 
 def test_wait_does_not_return_while_the_study_is_paused(study):

@@ -82,8 +82,7 @@ def play(database, requests, received, ends_after):
     assert (trial.state, trial.paused_by) == (expected.state, expected.paused_by)
     assert trial.reason is (Reason.CANCELLED if expected.state in FINAL else None)
     status = expected.status
-    can_go_on = expected.state is State.PENDING or expected.paused_by == "study"
-    if status is not Status.STOPPED and not can_go_on:
+    if status is Status.RUNNING and expected.state is not State.PENDING:
         status = Status.FINISHED
     assert read_progress(database, study).status is status
 

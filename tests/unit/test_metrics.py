@@ -7,8 +7,8 @@ import pytest
 
 from studydb.domain.errors import InvalidReport
 from studydb.domain.life.states import Mode
-from studydb.domain.metrics import DONE, STEP, Result, Summary, read_report
-from studydb.domain.objective import NO_METRICS, Objective
+from studydb.domain.metrics import Result, Summary, read_report
+from studydb.domain.objective import Objective
 from studydb.domain.tally import Tally
 
 
@@ -95,10 +95,6 @@ def test_done_that_is_neither_a_boolean_nor_0_or_1_is_refused(done):
 def test_two_metrics_of_the_same_name_are_refused(report):
     with pytest.raises(InvalidReport, match=r"two metrics with the name '(a/b|1)'"):
         read({"loss": 0.5, **report})
-
-
-def test_keys_of_a_report_that_are_no_metrics_are_those_that_no_study_may_have_as_metric():
-    assert (STEP, DONE) == NO_METRICS
 
 
 @pytest.mark.row("A19")

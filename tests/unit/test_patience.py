@@ -46,6 +46,33 @@ def test_last_try_begins_at_the_deadline_at_the_latest(clock, call_s):
     assert 1.0 <= clock.now_s <= 1.0 + call_s
 
 
+@pytest.mark.parametrize(("n_faults", "call_s", "n_noted"), [(3, 0.1, 0), (1, 3.0, 1), (4, 1.0, 3)])
+def test_outage_is_noted_after_two_seconds_and_its_end_is_noted_once(
+    clock, n_faults, call_s, n_noted
+):
+    begun, noted = [], []
+    fail = fails_after(clock, call_s, begun)
+
+    def call():
+        return "answer" if len(begun) == n_faults else fail()
+
+    assert retry_until_answered(call, on_outage=noted.append) == "answer"
+
+    assert [type(fault) for fault in noted] == [StorageTransient] * n_noted + [type(None)] * (
+        n_noted > 0
+    )
+
+
+def test_end_of_an_outage_is_not_noted_if_the_last_try_fails(clock):
+    noted, call = [], fails_after(clock, 3.0, [])
+
+    with pytest.raises(StorageTransient):
+        retry_until_answered(call, patience_s=10.0, on_outage=noted.append)
+
+    assert noted
+    assert None not in noted
+
+
 def test_waits_between_tries_grow_to_five_seconds(clock):
     begun = []
 

@@ -189,10 +189,10 @@ def test_sender_whose_answer_cannot_be_read_is_killed_and_replaced(monkeypatch, 
     one.start()
     first = one._process
 
-    with pytest.raises(CheckpointError, match="has ended"):
+    with pytest.raises(CheckpointError, match="for step 1 that can be read, and was killed"):
         one.save(tmp_path, step=1, upload=Upload(str(uuid.uuid4()), "s3://bucket"))
 
-    assert first.poll() == -signal.SIGKILL
+    assert first.wait(10.0) == -signal.SIGKILL
     one.start()
     assert one._process is not first
     one.end()
