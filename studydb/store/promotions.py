@@ -175,9 +175,9 @@ _IS_UNDERWAY = (
     PAUSED_BY_STUDY,
 )
 """
-Each of these conditions marks trials that are underway. Trials that are PENDING and ready are left
-out, because the caller has checked that there are none. So about as many trials are read as there
-are workers, however many were enqueued.
+Conditions on trials that are underway; a trial that meets one of them is. Trials that are PENDING
+and ready are left out, because the caller has checked that there are none. So about as many trials
+are read as there are workers, however many were enqueued.
 """
 _UNDERWAY = Prepared(
     sa.union_all(
@@ -215,9 +215,8 @@ _UNDERWAY_ELSEWHERE = Prepared(
 The trials that this worker cannot start now, but that would fit a live worker if nothing ran on it:
 at most `most` PENDING trials, and one trial of each closed rung at which such trials wait and are
 kept (one is enough to keep the later rungs open). A later rung must not close before these trials
-have reached it. The PENDING trials are read
-in the order of the index `trial_claim`; without an order, PostgreSQL would read the study's trials
-until it has found `most`.
+have reached it. The PENDING trials are read in the order of the index `trial_claim`; without an
+order, PostgreSQL would read the study's trials until it has found `most`.
 """
 
 MOST_ELSEWHERE = 1000

@@ -31,6 +31,7 @@ from studydb.lease.heartbeat import renewal_period_s
 from studydb.operations import control
 from studydb.operations.overview import read_overview
 from studydb.operations.reads import trial_details
+from studydb.operations.spending import stop_if_too_old
 from studydb.operations.study_progress import read_progress
 from studydb.schedulers import ASHA
 
@@ -384,6 +385,25 @@ def test_renewal_stops_a_study_whose_time_limit_is_reached(database, clock):
 
     assert held == [SPENT_BY_STUDY]
     assert "time_limit_s is reached" in read_progress(database, worker.study).limit_reached
+
+
+def test_study_that_is_paused_while_it_is_found_too_old_stays_paused(database, clock, monkeypatch):
+    study = limited(database, time_limit_s=3600.0).study
+    clock.advance(3600)
+    begin, begun = database.begin, []
+
+    def pause_before_the_second(**options):
+        begun.append(options)
+        if len(begun) == 2:
+            with begin() as txn:
+                txn.raw("UPDATE study SET status = 'PAUSED'")
+        return begin(**options)
+
+    monkeypatch.setattr(database, "begin", pause_before_the_second)
+    stop_if_too_old(database, study)
+
+    assert len(begun) == 2
+    assert rows(database, "SELECT status FROM study") == [("PAUSED",)]
 
 
 def test_age_of_a_study_counts_from_its_first_worker(database, clock):
