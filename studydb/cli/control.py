@@ -8,6 +8,7 @@ import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Spec, Storage, TrialWord, storage_option, study_argument
+from studydb.cli.printing import print_resumption
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.parameters import parse_parameter, parse_parameters
@@ -155,7 +156,9 @@ def extend(*, name: str, trials: int, storage: Storage) -> None:
     """Add trials to the budget of NAME; a finished study continues."""
     with opened_study(storage, name) as study:
         budget = study.extend(num_trials=trials)
+        status, suffix = study.status, storage.command_suffix(study.storage)
     click.echo(f"Study {name!r}: {counted(budget, 'trial')} in all.")
+    print_resumption(status, name, suffix)
 
 
 def read_values(params: Sequence[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ JSON and CSV.
 
 import csv
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
@@ -16,6 +17,7 @@ from typing import Any
 import click
 
 from studydb.cli.formatting import csv_cell, plain, table_cell
+from studydb.domain.life.states import Status
 from studydb.domain.number_names import NUMBER_NAMES
 from studydb.domain.text.display import visible
 
@@ -253,3 +255,17 @@ def print_next(*commands: str) -> None:
         click.echo("\nNext:")
         for command in commands:
             click.echo(f"  {command}")
+
+
+def print_resumption(status: Status, name: str, suffix: str) -> bool:
+    """
+    Print how to resume a PAUSED or STOPPED study; return False for a study of another status.
+
+    Args:
+        suffix: What follows a command, such as " --storage URL"; see `Storage.command_suffix`.
+    """
+    if status not in (Status.PAUSED, Status.STOPPED):
+        return False
+    click.echo(f"The study is {status}; its trials run when it is resumed.")
+    print_next(f"studydb resume {shlex.quote(name)}{suffix}")
+    return True

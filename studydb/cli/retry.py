@@ -7,10 +7,9 @@ import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, TrialWord, storage_option, study_argument
-from studydb.cli.printing import print_next
+from studydb.cli.printing import print_next, print_resumption
 from studydb.domain.errors import UsageError
 from studydb.domain.life.selections import Selection
-from studydb.domain.life.states import Status
 from studydb.domain.text.display import counted
 
 MOST_NAMED = 20
@@ -63,8 +62,5 @@ def retry(
     listed = ", ".join(map(str, clones[:MOST_NAMED])) + (", …" * (len(clones) > MOST_NAMED))
     noun = "trial" if len(clones) == 1 else "trials"
     click.echo(f"Study {name!r}: {counted(len(clones), 'clone')}, {noun} {listed}.")
-    if status in (Status.PAUSED, Status.STOPPED):
-        click.echo(f"The study is {status}; its trials run when it is resumed.")
-        print_next(f"studydb resume {shlex.quote(name)}{suffix}")
-    else:
+    if not print_resumption(status, name, suffix):
         print_next(f"studydb status {shlex.quote(name)}{suffix}")

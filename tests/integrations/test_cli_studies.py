@@ -97,6 +97,9 @@ def test_enqueue_extend_pause_resume_and_stop_change_the_study(console, database
     console("enqueue", "digits")
     extended = console("extend", "digits", "--trials", "3")
     assert extended.lines == ["Study 'digits': 5 trials in all."]
+    console("pause", "digits")
+    assert "  studydb resume digits" in console("extend", "digits", "--trials", "1").lines
+    console("resume", "digits")
     console("pause", "digits", "0")
     console("stop", "digits", "1")
     assert arrange.states_of(database, study) == ["PAUSED", "TERMINATED"]
