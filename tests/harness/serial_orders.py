@@ -113,10 +113,12 @@ def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int,
     """
     All orders of turns.
 
-    An action has one turn. An action whose `turns` is set has one more for each RUNNING trial.
+    An action has one turn. An action whose `turns` is set has as many more as it can need: one for
+    each RUNNING trial that it recovers, or for each upload that it collects.
     """
     running = sum(trial.state is State.RUNNING for trial in model.trials)
-    return _merged([running + 1 if action.turns else 1 for action in actions])
+    most = max(running, len(model.uploads)) + 1
+    return _merged([most if action.turns else 1 for action in actions])
 
 
 def _merged(turns: Sequence[int]) -> Iterator[tuple[int, ...]]:
