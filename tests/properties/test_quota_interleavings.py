@@ -103,8 +103,9 @@ def test_save_at_the_quota_keeps_the_sum_exact_and_removes_no_pinned_or_needed_c
     stage, pair
 ):
     database, interleaver = stage
-    are_saves = all(name.startswith("save") for name in pair)
-    for seed in range(SCHEDULES * (4 if are_saves else 1)):
+    # Of these pairs only a few schedules can do harm.
+    are_rare = all(name.startswith("save") for name in pair) or "corrupt first" in pair
+    for seed in range(SCHEDULES * (4 if are_rare else 1)):
         rng = Random(f"{pair} {seed}")
         quota = QUOTAS[seed % len(QUOTAS)]
         situation = Situation(database, quota)
