@@ -33,8 +33,8 @@ def stop_for_deletion(database: Database, study: Study) -> None:
         verb = "is" if running == 1 else "are"
         raise NotAllowed(
             f"{counted(running, 'trial')} of study {study.name!r} {verb} running. The study is "
-            "stopped now. Repeat the deletion when no trial is running. If a worker has died, its "
-            "trials end about 20 s after the first deletion that finds their leases expired."
+            "stopped now. Repeat the deletion when no trial is running. If a worker has died, "
+            "repeat it when the leases of its trials have expired, and once more 20 s later."
         )
 
 

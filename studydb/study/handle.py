@@ -413,8 +413,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Claim a PENDING trial for this process to run; make a new trial if none is PENDING.
 
         The call waits, for example while the study is paused or at `max_concurrent`. It does not
-        wait for trials that other processes run. If one of these processes dies, its trial goes on
-        in the next process that asks.
+        wait for trials that other processes run, unless their results can let the scheduler promote
+        a trial. If one of these processes dies, its trial goes on in the next process that asks.
 
         Args:
             timeout: Seconds to wait; None to wait without limit.

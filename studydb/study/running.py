@@ -81,7 +81,7 @@ def _why_nothing_runs(study: Record, progress: StudyProgress) -> str:
     limit, to_raise = (reached or "").partition(" ")[0], ""
     if limit in LIMITS:
         to_raise = f"study.set({limit}=…), then "
-    elif progress.is_over:
+    elif progress.is_over and progress.num_trials is not None:
         to_raise = "study.extend(num_trials=…), then "
     return (
         f"Study {study.name!r} {why}. No trial runs. To go on: {to_raise}study.resume() or "

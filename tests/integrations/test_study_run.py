@@ -306,7 +306,7 @@ def test_run_of_a_finished_study_starts_no_worker(create, monkeypatch):
 
 @pytest.mark.nightly
 @on_sqlite
-def test_run_ends_when_a_person_stops_the_study(create):
+def test_run_ends_when_a_person_stops_the_study(create, in_a_thread):
     study = create("obedient:unhurried")
 
     def stop():

@@ -185,36 +185,37 @@ def test_worker_survives_an_outage_without_losing_a_result(crashable_server, cra
     assert crashable_stage.steps() == list(range(1, 101))
 
 
+def waiting_in_an_outage(server, stage, grace):
+    """Stop the server, and return the worker once its trial waits to store a checkpoint."""
+    stage.create("obedient:gated", num_trials=1)
+    worker = stage.start(grace=grace)
+    stage.await_trial(lambda row: row.checkpoint_step == 1)
+    server.stop("immediate")
+    stage.open_gate(1)
+    eventually(lambda: "a trial waits to store its results" in worker.output(), 20.0)
+    return worker
+
+
 @pytest.mark.nightly
 def test_worker_that_gets_sigterm_in_an_outage_stores_the_results_if_the_server_comes_back(
     crashable_server, crashable_stage
 ):
-    crashable_stage.create("obedient:gated", num_trials=1)
-    worker = crashable_stage.start(grace=60)
-    crashable_stage.await_trial(lambda row: row.checkpoint_step == 1)
-    crashable_server.stop("immediate")
-    crashable_stage.open_gate(1)
-    eventually(lambda: "a trial waits to store its results" in worker.output(), 20.0)
+    worker = waiting_in_an_outage(crashable_server, crashable_stage, grace=60)
 
     worker.send(signal.SIGTERM)
     crashable_server.start()
     crashable_stage.study.database.close()  # the test's connections died with the server
     eventually(lambda: "the database answers again" in worker.output(), 20.0)
-    crashable_stage.open_gate("all")  # the next report raises TrialStopped
+    crashable_stage.open_gate("all")  # the report of step 2 or of step 3 raises TrialStopped
 
     assert worker.exit_code(60.0) == 143
-    assert crashable_stage.expect_released().checkpoint_step == 3
+    assert crashable_stage.expect_released().checkpoint_step in (2, 3)
 
 
 def test_worker_that_gets_sigterm_in_an_outage_says_at_the_end_of_the_grace_what_becomes_of_trials(
     crashable_server, crashable_stage
 ):
-    crashable_stage.create("obedient:gated", num_trials=1)
-    worker = crashable_stage.start(grace=3)
-    crashable_stage.await_trial(lambda row: row.checkpoint_step == 1)
-    crashable_server.stop("immediate")
-    crashable_stage.open_gate(1)
-    eventually(lambda: "a trial waits to store its results" in worker.output(), 20.0)
+    worker = waiting_in_an_outage(crashable_server, crashable_stage, grace=3)
     began_s = time.monotonic()
 
     worker.send(signal.SIGTERM)
