@@ -10,6 +10,12 @@ from types import FrameType
 
 from studydb.processes import SIGNAL_SPREAD_S
 
+RETRY_SHARE = 1 / 3
+"""
+The share of the grace for which a worker that a signal stops repeats requests in an outage. The
+rest of the grace is for the last request, which can wait for its answer, and for the cleanup.
+"""
+
 
 class Interruption:
     """
@@ -85,9 +91,9 @@ class Interruption:
             return grace_s
         return max(0.0, self.since_s + grace_s - time.monotonic())
 
-    def is_grace_over(self, grace_s: float) -> bool:
-        """Whether a signal has stopped the worker, and the grace is over."""
-        return self.signal is not None and not self.left_s(grace_s)
+    def is_late(self, grace_s: float) -> bool:
+        """Whether a signal has stopped the worker, and `RETRY_SHARE` of the grace is over."""
+        return self.signal is not None and self.left_s(grace_s) <= (1 - RETRY_SHARE) * grace_s
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the worker is stopping; return False after the timeout."""

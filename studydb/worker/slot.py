@@ -97,8 +97,8 @@ class Slot(threading.Thread):
         try:
             self._work()
         except StorageTransient as error:
-            is_over = self._is_grace_over()
-            interruption.give_up(_unanswered(error, interruption.signal if is_over else None))
+            number = interruption.signal if self._is_late() else None
+            interruption.give_up(_unanswered(error, number))
         except StudydbError as error:
             interruption.give_up(str(error))
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
@@ -240,7 +240,7 @@ class Slot(threading.Thread):
             equipment.study,
             claim,
             patience_s=equipment.options.patience_s,
-            give_up=self._is_grace_over,
+            give_up=self._is_late,
             on_outage=equipment.notices.trial_waits,
             room=equipment.room,
             ask_rule=equipment.ask_rule,
@@ -273,8 +273,8 @@ class Slot(threading.Thread):
                 attempt.delete_upload()
             self._release(claim, holdings)
 
-    def _is_grace_over(self) -> bool:
-        return self._equipment.interruption.is_grace_over(self._equipment.options.grace_s)
+    def _is_late(self) -> bool:
+        return self._equipment.interruption.is_late(self._equipment.options.grace_s)
 
     def _take(self, claim: Claim) -> Holdings | None:
         """
@@ -392,11 +392,11 @@ def _unanswered(error: StorageTransient, number: int | None) -> str:
     Say why a worker ends without an answer of the database, and what becomes of its trials.
 
     Args:
-        number: The signal whose grace is over; None if the patience has ended.
+        number: The signal that stops the worker; None if the patience has ended.
     """
     why = "for too long"
     if number is not None:
-        why = f"until the grace after {signal.Signals(number).name} was over"
+        why = f"for a third of the grace after {signal.Signals(number).name}"
     return (
         f"The database did not answer {why}. The trials of this worker go on from their last "
         "checkpoint: at once when a worker starts on this host, else when their leases have "

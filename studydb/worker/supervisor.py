@@ -203,7 +203,7 @@ def _work(
     )
     stack.callback(decider.close)
     study = with_asked_code(study, decider, say=options.say)
-    in_grace = partial(retry, give_up=lambda: interruption.is_grace_over(options.grace_s))
+    in_grace = partial(retry, give_up=lambda: interruption.is_late(options.grace_s))
     checkpoints = Checkpoints(database, study, keyring, retry=in_grace)
     current = partial(CurrentCode, database, keyring, options, to_import=to_import)
     equipment = Equipment(
