@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from studydb.domain.life.rules import Rule, Threshold
-from studydb.domain.records import Study, Trainable, TrainableKind
+from studydb.domain.records import Study
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, StudySpec
 from studydb.domain.text.display import shortened
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.schedulers import UserScheduler
 
 LONGEST_LEAF = 200

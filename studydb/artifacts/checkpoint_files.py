@@ -22,8 +22,8 @@ from studydb.artifacts.store import Place, Store, Stored, digest_of
 from studydb.artifacts.store_urls import open_store
 from studydb.artifacts.stores import Stores
 from studydb.artifacts.tree import scan
+from studydb.domain.checkpoint import CheckpointKind
 from studydb.domain.errors import CheckpointError, UsageError
-from studydb.domain.records import CheckpointKind
 from studydb.domain.text.other_tools import missing_attribute
 
 CheckpointLike = Mapping[Any, Any] | str | PathLike[str]

@@ -6,8 +6,8 @@ from typing import Annotated, Self
 from msgspec import Meta, Struct
 
 from studydb.artifacts.stores import Stores
+from studydb.domain.checkpoint import Checkpoint, CheckpointKind
 from studydb.domain.metrics import STEPS_END
-from studydb.domain.records import Checkpoint, CheckpointKind
 
 Count = Annotated[int, Meta(ge=0, lt=STEPS_END)]
 _Url = Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")]

@@ -5,6 +5,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import INLINE
@@ -12,8 +13,10 @@ from studydb.artifacts.store import check_uuid
 from studydb.artifacts.store_urls import open_store
 from studydb.artifacts.stores import Stores
 from studydb.domain.errors import StorageError, UsageError
-from studydb.domain.records import Lease, Study
 from studydb.settings import expanded
+
+if TYPE_CHECKING:
+    from studydb.domain.records import Lease, Study
 
 _LOG_PARTS = 4
 """The log folder of an attempt ends in logs/STUDY/TRIAL/ATTEMPT on every host."""
@@ -35,25 +38,25 @@ class Locations:
 
     database_file: Path | None
 
-    def checkpoint_stores(self, study: Study) -> Stores:
+    def checkpoint_stores(self, study: "Study") -> Stores:
         """Return a study's checkpoint stores; a study that names no store has the default store."""
         former = (self.store_url(url) for url in study.former_checkpoints)
         return Stores(self.store_url(study.checkpoints), tuple(former))
 
-    def log_dir(self, study: Study, lease: Lease) -> Path:
+    def log_dir(self, study: "Study", lease: "Lease") -> Path:
         return self.log_root(study) / str(lease.number) / str(lease.attempt)
 
-    def trial_directory(self, study: Study, lease: Lease) -> Path:
+    def trial_directory(self, study: "Study", lease: "Lease") -> Path:
         """Return the directory that a trial keeps on this host, beside the logs of its attempts."""
         return self.log_root(study) / str(lease.number) / _TRIAL_DIRECTORY
 
-    def log_root(self, study: Study) -> Path:
+    def log_root(self, study: "Study") -> Path:
         """Return the folder on this host for the output and the directories of a study's trials."""
         file = self.database_file
         folder = _state_folder() if file is None else _files_folder(file)
         return folder / "logs" / check_uuid(study.uuid, noun="study")
 
-    def recorded_log_dir(self, study: Study, lease: Lease, recorded: str | None) -> Path:
+    def recorded_log_dir(self, study: "Study", lease: "Lease", recorded: str | None) -> Path:
         """
         Return the folder that an attempt's row names; `log_dir` if the row has none or was changed.
 
@@ -65,7 +68,7 @@ class Locations:
         ends_alike = path.parts[-_LOG_PARTS:] == ours.parts[-_LOG_PARTS:]
         return path if path.is_absolute() and ".." not in path.parts and ends_alike else ours
 
-    def remove_files(self, study: Study) -> None:
+    def remove_files(self, study: "Study") -> None:
         """
         Remove a study's checkpoints outside the database, and its trials' files on this host.
 
@@ -84,7 +87,7 @@ class Locations:
         except OSError as cause:
             raise StorageError(f"The output in {root} cannot be removed: {cause}.") from cause
 
-    def remove_folders(self, study: Study) -> None:
+    def remove_folders(self, study: "Study") -> None:
         """Remove a study's folders from its stores; `remove_files` has removed their contents."""
         for store in self.checkpoint_stores(study).outside_database():
             open_store(store).remove_folder(study.uuid)

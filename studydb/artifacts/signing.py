@@ -8,7 +8,8 @@ in a directory with pickle.
 from dataclasses import replace
 
 from studydb.artifacts.checkpoint_records import Saved
-from studydb.domain.records import Checkpoint, CheckpointKind, Trainable
+from studydb.domain.checkpoint import Checkpoint, CheckpointKind
+from studydb.domain.trainable import Trainable
 from studydb.settings import Keyring, frame
 
 

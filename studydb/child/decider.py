@@ -38,7 +38,7 @@ from studydb.child.staleness import Staleness
 from studydb.child.streams import flush_streams, prepare_streams
 from studydb.domain.custom_scheduler import JUDGE, NEXT_WORK
 from studydb.domain.failures import Failure, failure_of
-from studydb.domain.records import TrainableRole
+from studydb.domain.trainable import TrainableRole
 from studydb.processes import STOP_SIGNALS, name_process
 from studydb.trainables import custom_rules, custom_schedulers, resource_functions
 

@@ -12,7 +12,7 @@ from studydb.artifacts import INLINE, INLINE_LIMIT_BYTES, Stores
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.channel import Frame, FrameError
 from studydb.domain.objective import Objective
-from studydb.domain.records import Trainable
+from studydb.domain.trainable import Trainable
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from studydb.child.streams import (
     redirect_streams,
     settle_streams,
 )
+from studydb.domain.attempt_process import Start
 from studydb.domain.errors import (
     CheckpointError,
     LeaseLost,
@@ -42,7 +43,7 @@ from studydb.domain.errors import (
     UsageError,
 )
 from studydb.domain.failures import Failure, failure_of
-from studydb.domain.records import Start, TrainableKind
+from studydb.domain.trainable import TrainableKind
 from studydb.processes import STOP_SIGNALS, limit_memory
 from studydb.trainables import (
     ClassRun,

@@ -9,9 +9,9 @@ import click
 
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, TrialWord, storage_option, study_argument
+from studydb.domain.checkpoint import CheckpointKind
 from studydb.domain.errors import NotFound, StudydbError
 from studydb.domain.failures import failure_of
-from studydb.domain.records import CheckpointKind
 from studydb.domain.text.display import printed, visible
 from studydb.settings import expanded
 

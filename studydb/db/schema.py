@@ -27,7 +27,7 @@ from studydb.db.metadata import (
 from studydb.db.types import Json, Number, UtcDateTime
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.states import FINAL, Mode, Origin, Reason, State, Status
-from studydb.domain.records import TrainableForm, TrainableRole
+from studydb.domain.trainable import TrainableForm, TrainableRole
 
 NOT_SUPERSEDED = 2**62
 """The value of `attempt.live_through` until a later attempt of the trial reports."""

@@ -7,13 +7,13 @@ Records that are made for each trial or each result are Structs of msgspec, as i
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.life.custom_rule import RuleDecision
 from studydb.domain.life.decisions import Decision, Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status
@@ -21,6 +21,7 @@ from studydb.domain.metrics import Result, Summary
 from studydb.domain.resources import OF_STUDY, Resources
 from studydb.domain.study_spec import StudySpec
 from studydb.domain.text.display import shortened
+from studydb.domain.trainable import Trainable
 
 if TYPE_CHECKING:
     from studydb.domain.custom_scheduler import Question
@@ -154,157 +155,6 @@ class Proposal(Struct, frozen=True):
     def resource_class(self) -> str:
         """The name of the trial's resource class; trials of one class ask for the same amounts."""
         return OF_STUDY if self.request is None else str(self.request)
-
-
-class CheckpointKind(StrEnum):
-    """What the user's code passed to be saved: a dict or a directory."""
-
-    DICT = "dict"
-    """Stored as a pickle, which a worker loads only in its child processes."""
-    DIRECTORY = "directory"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """
-    A saved state of a trial: where its bytes are, and their digest and signature.
-
-    Attributes:
-        uuid: The name of the bytes in the store.
-        step: The last step that the bytes contain.
-        kind: A `CheckpointKind`, or any other text in a damaged row, which has no valid signature.
-        url: Where the bytes are; "inline:" if they are in the row's column `data`.
-        digest: The SHA-256 of the bytes or of the directory's manifest, in hexadecimal.
-        key_id, mac: The signature by the worker, or by the process of the person who uploaded the
-            checkpoint. A checkpoint without a signature is not restored.
-        id: The id of the row; None before the checkpoint is saved.
-        trial_uuid: The UUID of the trial that saved the checkpoint; the signature covers this UUID.
-            None if the row was read without the UUID.
-    """
-
-    uuid: str
-    trial_id: int
-    attempt: int
-    step: int
-    kind: str
-    url: str
-    digest: str
-    size_bytes: int
-    key_id: str | None = None
-    mac: str | None = None
-    id: int | None = None
-    trial_uuid: str | None = None
-
-
-class KeptCheckpoint(NamedTuple):
-    """
-    A checkpoint with the value of the study's metric at its step.
-
-    Attributes:
-        value: None if no result was reported at that step.
-    """
-
-    row: Checkpoint
-    value: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class AbandonedUpload:
-    """
-    An upload that no process will finish. Its row can be deleted, and its bytes unless `is_stored`.
-
-    Attributes:
-        id: The id of the upload's row.
-        uuid: The UUID that the checkpoint would have.
-        trial_uuid: None if a person has uploaded the bytes for a trial that was never enqueued.
-        url: Where the bytes are, if they exist.
-        is_stored: Whether a checkpoint's row names the bytes, so that they must stay. This happens
-            if the request that records an upload arrives again after the checkpoint was saved.
-    """
-
-    id: int
-    uuid: str
-    trial_uuid: str | None
-    attempt: int
-    url: str
-    is_stored: bool = False
-
-
-class TrainableKind(StrEnum):
-    """How a worker finds a trainable."""
-
-    IMPORT = "import"
-    """By importing the function or class that the trainable's name gives as `module:name`."""
-    PICKLE = "pickle"
-    """By loading the pickle in `source`."""
-    BOUND = "bound"
-    """
-    By importing or unpickling a function or class, and loading the objects that are bound to its
-    parameters; `source` describes both.
-    """
-    COMMAND = "command"
-    """By starting the program whose command line is in `source`, as JSON."""
-
-
-class TrainableRole(StrEnum):
-    """
-    What a study uses a piece of the user's code for.
-
-    HOOK, SEARCHER, PREDICATE and EXPLORE are not used yet.
-    """
-
-    TRAINABLE = "trainable"
-    HOOK = "hook"
-    SCHEDULER = "scheduler"
-    SEARCHER = "searcher"
-    RULE = "rule"
-    RESOURCES = "resources"
-    PREDICATE = "predicate"
-    EXPLORE = "explore"
-
-
-class TrainableForm(StrEnum):
-    """Whether a piece of the user's code is a function, a class or a command."""
-
-    FUNCTION = "function"
-    CLASS = "class"
-    COMMAND = "command"
-
-
-@dataclass(frozen=True, slots=True)
-class Trainable:
-    """
-    A piece of the user's code that a study runs.
-
-    Attributes:
-        kind: A `TrainableKind`, or a text that only a newer studydb knows.
-        workdir: The directory that workers search for the code, or for a command's files, after
-            their own directory.
-        python_version: Such as "3.11"; a pickle is loaded only by the same minor version of Python.
-        signatures: The MACs by key id.
-        role: A `TrainableRole`; the signatures cover it. The `source` of a stop rule or of a
-            scheduler holds its options, as JSON.
-    """
-
-    uuid: str
-    kind: str
-    name: str
-    workdir: str
-    python_version: str
-    source: bytes | None = None
-    signatures: Mapping[str, str] = field(default_factory=dict)
-    form: str = TrainableForm.FUNCTION
-    role: str = TrainableRole.TRAINABLE
-
-    @property
-    def noun(self) -> str:
-        """The word for this code in errors."""
-        match self.role:
-            case TrainableRole.RULE:
-                return "stop rule"
-            case TrainableRole.RESOURCES:
-                return "resource function"
-        return self.role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -499,17 +349,6 @@ class Worker:
     request: str | None = None
 
 
-class Start(StrEnum):
-    """How the process that runs an attempt was started."""
-
-    WARM = "warm"
-    """Forked from a process that had imported the trainable already."""
-    FRESH = "fresh"
-    """Forked from the fork server; the process imports the trainable itself."""
-    REUSED = "reused"
-    """The process of an earlier trial; the trainable is a class with a method `reset_config`."""
-
-
 @dataclass(frozen=True, slots=True)
 class LastError:
     """The newest cause of a failed or lost attempt among the newest 2,000 events of a study."""
@@ -524,27 +363,6 @@ class LastError:
         """The type without its module, and the first line of the message."""
         first = (self.message.strip().splitlines() or [""])[0]
         return f"{self.type.rpartition('.')[2]}: {first}" if first else self.type
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptProcess:
-    """
-    What an attempt's row stores about the process that ran the attempt.
-
-    Attributes:
-        log_dir: The folder of the process's output, on the worker's host.
-        log_tail: The end of the output, for readers on other hosts.
-        start: None if no process was started.
-        start_s: Seconds from the claim to the first line of the user's function; None if the
-            function was not called.
-        code: What the process ran; see `studydb.trainables.provenance`.
-    """
-
-    log_dir: str
-    log_tail: str
-    start: Start | None = None
-    start_s: float | None = None
-    code: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 from studydb.artifacts import INLINE, Stores, is_signed, open_store, parts_of, sign_checkpoint
 from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
 from studydb.db import Database
+from studydb.domain.checkpoint import AbandonedUpload, Checkpoint
 from studydb.domain.errors import (
     CheckpointError,
     LeaseLost,
@@ -19,7 +20,7 @@ from studydb.domain.errors import (
     StorageTransient,
     UsageError,
 )
-from studydb.domain.records import AbandonedUpload, Checkpoint, Claim, Study
+from studydb.domain.records import Claim, Study
 from studydb.lease.held import HeldAttempt
 from studydb.lease.study_folders import make_study_folder, store_of_new
 from studydb.lease.upload_collector import delete_bytes

@@ -7,6 +7,8 @@ from typing import TypeVar
 from uuid import uuid4
 
 from studydb.db import Database
+from studydb.domain.attempt_process import AttemptProcess
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.errors import CheckpointError, LeaseLost, NotAllowed, StorageTransient
 from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action, Answer, Verdict
@@ -16,7 +18,7 @@ from studydb.domain.life.retention import Keep
 from studydb.domain.life.rules import rule_warning
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import AttemptProcess, Batch, Checkpoint, Claim, Lease, Study
+from studydb.domain.records import Batch, Claim, Lease, Study
 from studydb.lease.buffer import Buffer
 from studydb.lease.retries import PATIENCE_S, ignore, never, retry_until_answered
 from studydb.lease.room import UNLIMITED, Room

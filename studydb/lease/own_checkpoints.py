@@ -9,9 +9,10 @@ from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, Saver, 
 from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
 from studydb.artifacts.restore_cache import RestoreCache, cache_fault, open_cache
 from studydb.db import Database
+from studydb.domain.checkpoint import CheckpointKind
 from studydb.domain.errors import CheckpointError, HostError
 from studydb.domain.failures import MESSAGE_BYTES, bounded
-from studydb.domain.records import CheckpointKind, Study
+from studydb.domain.records import Study
 from studydb.domain.user_warnings import warn_user
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.held import HeldAttempt

@@ -8,8 +8,9 @@ from functools import partial
 
 from studydb.artifacts import Stores, open_store, parts_of
 from studydb.db import Database
+from studydb.domain.checkpoint import AbandonedUpload
 from studydb.domain.errors import CheckpointError
-from studydb.domain.records import AbandonedUpload, Study
+from studydb.domain.records import Study
 from studydb.operations.refresh import refreshed
 from studydb.operations.uploads import abandoned_uploads, delete_upload
 

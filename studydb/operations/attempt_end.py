@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from studydb.db import Txn
+from studydb.domain.attempt_process import AttemptProcess
 from studydb.domain.failures import Failure
 from studydb.domain.life.alike_failures import fingerprint
 from studydb.domain.life.decisions import DecidedBy, Verdict
@@ -19,7 +20,7 @@ from studydb.domain.life.ending import (
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.life.states import FINAL, Reason, State, Status
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import AttemptProcess, Lease, Study
+from studydb.domain.records import Lease, Study
 from studydb.domain.tally import Analysis, Tally
 from studydb.operations import summing
 from studydb.operations.flushing import Flushed

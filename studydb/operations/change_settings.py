@@ -11,8 +11,9 @@ from studydb.domain.errors import NotAllowed
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.retention import Keep
 from studydb.domain.limits import CostLimit, Limits
-from studydb.domain.records import Request, Study, Trainable
+from studydb.domain.records import Request, Study
 from studydb.domain.resources import Resources
+from studydb.domain.trainable import Trainable
 from studydb.operations.quota import recount
 from studydb.operations.set_resources import set_resources
 from studydb.store import events, quotas, studies

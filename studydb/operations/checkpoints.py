@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from studydb.db import Database, Txn
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.records import Checkpoint, Lease, Study
+from studydb.domain.records import Lease, Study
 from studydb.operations.flushing import lost
 from studydb.store import attempts, checkpoints, events, leases, pins, quotas
 

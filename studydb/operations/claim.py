@@ -7,15 +7,8 @@ from msgspec import structs
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate, LockTimeout
-from studydb.domain.records import (
-    QUEUE_START,
-    Checkpoint,
-    Claim,
-    Claimant,
-    Lease,
-    QueuePosition,
-    Study,
-)
+from studydb.domain.checkpoint import Checkpoint
+from studydb.domain.records import QUEUE_START, Claim, Claimant, Lease, QueuePosition, Study
 from studydb.domain.seeds import trial_seed
 from studydb.operations.spending import stop_if_too_old
 from studydb.store import (

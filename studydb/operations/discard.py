@@ -4,10 +4,11 @@ from contextlib import suppress
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.errors import NotAllowed
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.life.states import FINAL
-from studydb.domain.records import Checkpoint, Request, Study
+from studydb.domain.records import Request, Study
 from studydb.operations.reads import existing_trial
 from studydb.store import checkpoints, events, quotas
 

@@ -1,10 +1,11 @@
 """End an attempt whose results cannot be stored."""
 
 from studydb.db import Database
+from studydb.domain.attempt_process import AttemptProcess
 from studydb.domain.failures import Failure
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason
-from studydb.domain.records import AttemptProcess, Lease, Study
+from studydb.domain.records import Lease, Study
 from studydb.operations.attempt_end import end_attempt
 from studydb.operations.flushing import refused, unchanged
 from studydb.store import leases

@@ -4,8 +4,9 @@ import shlex
 
 from studydb.db import Database
 from studydb.domain.life.decisions import DecidedBy
-from studydb.domain.records import LastError, Study, TrainableKind
+from studydb.domain.records import LastError, Study
 from studydb.domain.text.display import visible
+from studydb.domain.trainable import TrainableKind
 from studydb.operations.study_progress import StudyProgress
 from studydb.store import events
 

@@ -1,11 +1,12 @@
 """End an attempt and store its last batch."""
 
 from studydb.db import Database
+from studydb.domain.attempt_process import AttemptProcess
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import TRIAL_IS_DONE
 from studydb.domain.life.ending import Ending, TrialFacts
 from studydb.domain.life.states import Reason
-from studydb.domain.records import AttemptProcess, Batch, Lease, Study
+from studydb.domain.records import Batch, Lease, Study
 from studydb.domain.tally import Tally
 from studydb.operations import summing
 from studydb.operations.attempt_end import decide, end_attempt, known_analysis

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from studydb.db import Database, Txn
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.errors import CheckpointError
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.records import Checkpoint, Lease, Study
+from studydb.domain.records import Lease, Study
 from studydb.domain.sizes import size_word
 from studydb.domain.text.display import size_text
 from studydb.store import checkpoints, events, quotas

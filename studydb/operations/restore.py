@@ -1,8 +1,9 @@
 """Read a trial's checkpoints, and the bytes of an inline checkpoint."""
 
 from studydb.db import Database
+from studydb.domain.checkpoint import Checkpoint, KeptCheckpoint
 from studydb.domain.errors import CheckpointError
-from studydb.domain.records import Checkpoint, KeptCheckpoint, TrialRow
+from studydb.domain.records import TrialRow
 from studydb.operations.checkpoints import newest_of
 from studydb.store import checkpoint_listing, checkpoints, trials
 

@@ -2,9 +2,10 @@
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.life.retention import Keep, SavedState
 from studydb.domain.objective import Objective
-from studydb.domain.records import Checkpoint, Lease
+from studydb.domain.records import Lease
 from studydb.operations.flushing import lost
 from studydb.operations.quota import count_saved, removed_before
 from studydb.store import checkpoint_listing, checkpoints, leases, uploads

@@ -7,8 +7,9 @@ from types import MappingProxyType
 
 from studydb.artifacts import INLINE
 from studydb.db import Txn
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.errors import NotAllowed, NotFound
-from studydb.domain.records import Checkpoint, Request, Study
+from studydb.domain.records import Request, Study
 from studydb.operations.checkpoints import newest_of
 from studydb.operations.reads import unknown_trial
 from studydb.store import checkpoint_listing, checkpoints, pins, quotas, studies, trials, uploads

@@ -11,9 +11,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from studydb.db import Database, Txn
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.life.retention import Keep, SavedState
 from studydb.domain.objective import Objective
-from studydb.domain.records import Checkpoint, Study
+from studydb.domain.records import Study
 from studydb.operations.reads import existing_trial
 from studydb.store import checkpoint_listing, checkpoints, quotas, studies
 from studydb.store.checkpoint_listing import CountedPins

@@ -4,7 +4,8 @@ from contextlib import suppress
 
 from studydb.db import Database
 from studydb.db.faults import Duplicate
-from studydb.domain.records import AbandonedUpload, Lease, Study
+from studydb.domain.checkpoint import AbandonedUpload
+from studydb.domain.records import Lease, Study
 from studydb.operations.flushing import lost
 from studydb.operations.start_checkpoints import lock_studies
 from studydb.store import uploads

@@ -11,11 +11,12 @@ from studydb.db.chain import of_main
 from studydb.db.dialect import is_object, now
 from studydb.db.schema import NOT_SUPERSEDED, attempt, checkpoint, result, trial
 from studydb.db.types import Json
+from studydb.domain.attempt_process import AttemptProcess
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason
 from studydb.domain.listed_rows import AttemptDetails
-from studydb.domain.records import AttemptProcess, Claimant, Lease
+from studydb.domain.records import Claimant, Lease
 from studydb.store.trials import verdict_binds
 
 _THIS = (attempt.c.trial_id == sa.bindparam("trial"), attempt.c.attempt == sa.bindparam("no"))

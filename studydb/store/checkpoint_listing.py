@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
 from studydb.db.schema import attempt, by_id, checkpoint, result, trial, worker
+from studydb.domain.checkpoint import Checkpoint, KeptCheckpoint
 from studydb.domain.listed_rows import CheckpointSizes, ListedCheckpoint
-from studydb.domain.records import Checkpoint, KeptCheckpoint
 from studydb.store import checkpoints
 
 VALUE = (

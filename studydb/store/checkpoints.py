@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import by_id, checkpoint, study, trial
-from studydb.domain.records import Checkpoint
+from studydb.domain.checkpoint import Checkpoint
 
 _FIELDS = tuple(
     field.name for field in fields(Checkpoint) if field.name not in ("id", "trial_uuid")

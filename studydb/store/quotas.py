@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
 from studydb.db.schema import by_id, checkpoint, study, trial
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.life.retention import read_keep
-from studydb.domain.records import Checkpoint
 from studydb.domain.study_spec import DEFAULTS
 from studydb.store import checkpoints
 from studydb.store.studies import THIS, existing

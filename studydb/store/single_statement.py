@@ -15,17 +15,11 @@ import sqlalchemy as sa
 from studydb.db import Chain, Txn
 from studydb.db.chain import found, of, of_main
 from studydb.db.schema import checkpoint, trial
+from studydb.domain.attempt_process import AttemptProcess
 from studydb.domain.life.decisions import Verdict
 from studydb.domain.life.states import Reason, State, Status
 from studydb.domain.metrics import Summary
-from studydb.domain.records import (
-    AttemptProcess,
-    Batch,
-    Claimant,
-    Lease,
-    QueuePosition,
-    Study,
-)
+from studydb.domain.records import Batch, Claimant, Lease, QueuePosition, Study
 from studydb.store import attempts, claims, counters, leases, results, studies
 from studydb.store.claims import LeasedTrial
 from studydb.store.trials import status_of_study

@@ -18,11 +18,12 @@ from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.rules import custom_rules, rule_from_json
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
-from studydb.domain.records import NewStudy, Study, Trainable, TrainableRole
+from studydb.domain.records import NewStudy, Study
 from studydb.domain.resource_function import Requested, ResourceFunction
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, read_settings
+from studydb.domain.trainable import Trainable, TrainableRole
 from studydb.schedulers import UserScheduler
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import after, now
 from studydb.db.schema import attempt, by_id, checkpoint, trial, upload
-from studydb.domain.records import AbandonedUpload, Lease
+from studydb.domain.checkpoint import AbandonedUpload
+from studydb.domain.records import Lease
 from studydb.store.leases import FENCE, fence_binds
 
 PATIENCE_S = 86_400.0

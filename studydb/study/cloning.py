@@ -5,9 +5,10 @@ from uuid import uuid4
 
 from studydb.artifacts import INLINE
 from studydb.domain.errors import NotAllowed, Untrusted
-from studydb.domain.records import NewStudy, Trainable, TrainableKind
+from studydb.domain.records import NewStudy
 from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_new_study_name
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.settings import Keyring, load_keyring
 from studydb.study.storage import whoami
 from studydb.trainables import check_trusted, sign

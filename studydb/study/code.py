@@ -8,8 +8,8 @@ from typing import Any
 
 from studydb.artifacts import INLINE, digest_of, open_store, store_parameter
 from studydb.domain.errors import CheckpointError
-from studydb.domain.records import Trainable
 from studydb.domain.study_spec import StudySpec
+from studydb.domain.trainable import Trainable
 from studydb.settings import Keyring
 from studydb.trainables import (
     Command,

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from studydb.db import Database
-from studydb.domain.records import Checkpoint, Study
+from studydb.domain.checkpoint import Checkpoint
+from studydb.domain.records import Study
 from studydb.lease.checkpoint_rows import delete_removed
 from studydb.lease.upload_collector import delete_uploads
 from studydb.operations.quota import recount

@@ -28,7 +28,7 @@ from studydb.domain.life.rules import StopRules, read_rules
 from studydb.domain.limits import LIMITS
 from studydb.domain.metrics import DONE, STEP
 from studydb.domain.objective import Objective
-from studydb.domain.records import NewStudy, Request, Trainable, TrainableKind
+from studydb.domain.records import NewStudy, Request
 from studydb.domain.records import Study as Record
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.searching import Searcher
@@ -36,6 +36,7 @@ from studydb.domain.space.search_space import Space
 from studydb.domain.study_spec import DEFAULTS, MoreOptions, StudySpec, read_settings
 from studydb.domain.text.names import check_new_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.domain.user_warnings import warn_user
 from studydb.lease.study_folders import make_study_folder
 from studydb.operations.change_settings import Changes, change_settings

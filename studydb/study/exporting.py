@@ -10,7 +10,8 @@ from studydb.artifacts import Stores
 from studydb.child import run as child
 from studydb.child.job import TrainableImport
 from studydb.domain.errors import CheckpointError, NotAllowed, TrainableError
-from studydb.domain.records import Study, TrainableKind
+from studydb.domain.records import Study
+from studydb.domain.trainable import TrainableKind
 from studydb.settings import load_keyring
 from studydb.study.frozen_trial import Checkpoint, FrozenTrial
 from studydb.temporary import TemporaryDirectory

@@ -16,8 +16,8 @@ from studydb.artifacts.checkpoint_records import Restore
 from studydb.artifacts.restore_cache import open_cache
 from studydb.db import Database
 from studydb.domain import records
+from studydb.domain.checkpoint import CheckpointKind, KeptCheckpoint
 from studydb.domain.errors import CheckpointError, InvalidSpec
-from studydb.domain.records import CheckpointKind, KeptCheckpoint
 from studydb.operations.refresh import refreshed
 from studydb.operations.restore import kept, newest, restore
 from studydb.operations.start_checkpoints import FromTrial

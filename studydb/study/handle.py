@@ -17,12 +17,13 @@ from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.states import Status
 from studydb.domain.limits import LimitOptions
-from studydb.domain.records import Counts, Request, Trainable
+from studydb.domain.records import Counts, Request
 from studydb.domain.records import Study as Record
 from studydb.domain.resources import read_resources, read_resources_or_none
 from studydb.domain.study_spec import read_settings
 from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.domain.text.other_tools import missing_attribute, suggesting_keywords
+from studydb.domain.trainable import Trainable
 from studydb.lease.loop import OwnLoop
 from studydb.lease.own_trial import OwnTrial
 from studydb.lease.retries import locked_until

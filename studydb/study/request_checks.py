@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from studydb.domain.errors import InvalidSpec, TrainableError
-from studydb.domain.records import Trainable, TrainableKind, TrainableRole
 from studydb.domain.resource_function import NOUN, Requested, ResourceFunction
 from studydb.domain.resources import read_resources
 from studydb.domain.space.search_space import Space
+from studydb.domain.trainable import Trainable, TrainableKind, TrainableRole
 from studydb.searchers import RandomSearch
 from studydb.study.code import Code
 from studydb.study.rule_checks import running

@@ -13,8 +13,8 @@ from studydb.domain.deciding import DecisionFailed
 from studydb.domain.errors import TrainableError
 from studydb.domain.life.custom_rule import CustomRule
 from studydb.domain.life.rules import Rule
-from studydb.domain.records import Trainable, TrainableRole
 from studydb.domain.scheduling import Scheduler
+from studydb.domain.trainable import Trainable, TrainableRole
 from studydb.schedulers import UserScheduler
 from studydb.settings import load_keyring
 from studydb.temporary import TemporaryDirectory

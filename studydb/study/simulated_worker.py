@@ -7,10 +7,11 @@ from uuid import uuid4
 
 from studydb.analysis.recorded_curves import Curve
 from studydb.db import Database
+from studydb.domain.checkpoint import Checkpoint, CheckpointKind
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import LEASE_S, Checkpoint, CheckpointKind, Claim, Study
+from studydb.domain.records import LEASE_S, Claim, Study
 from studydb.lease.acquire import Acquirer
 from studydb.lease.held import HeldAttempt
 from studydb.lease.proposing import Proposer

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import DecodeError, Struct, msgpack
 
 from studydb.domain.errors import TrainableError
-from studydb.domain.records import Trainable
+from studydb.domain.trainable import Trainable
 from studydb.trainables.calling import EXTRAS, check_signature, qualified_name
 from studydb.trainables.classes import check_methods
 

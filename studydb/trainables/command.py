@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from studydb.domain.command_line import CommandLine
 from studydb.domain.errors import InvalidSpec, TrainableError
-from studydb.domain.records import Trainable, TrainableForm, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableForm, TrainableKind
 from studydb.trainables.command_reports import ReportPattern
 from studydb.trainables.describing import PYTHON_VERSION
 from studydb.trainables.interpreter import refuse_windows_line_ends

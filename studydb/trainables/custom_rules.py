@@ -16,7 +16,7 @@ from studydb.domain.life.custom_rule import (
     StopRule,
     TrialView,
 )
-from studydb.domain.records import Trainable
+from studydb.domain.trainable import Trainable
 
 METHOD = "should_stop"
 

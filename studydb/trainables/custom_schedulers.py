@@ -26,9 +26,9 @@ from studydb.domain.failures import bounded
 from studydb.domain.life.custom_rule import LONGEST_WHY
 from studydb.domain.life.decisions import Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Trainable
 from studydb.domain.resources import read_resources_or_none
 from studydb.domain.scheduling import Close, Idle, WaitingTrial, Work
+from studydb.domain.trainable import Trainable
 from studydb.trainables.custom_rules import options_of
 
 DECLARED = "declared plan"

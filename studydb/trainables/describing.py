@@ -19,8 +19,8 @@ from typing import Any
 import cloudpickle
 
 from studydb.domain.errors import TrainableError
-from studydb.domain.records import Trainable, TrainableForm, TrainableKind, TrainableRole
 from studydb.domain.text.suggestions import did_you_mean
+from studydb.domain.trainable import Trainable, TrainableForm, TrainableKind, TrainableRole
 from studydb.settings import scrubbed_environment
 from studydb.trainables import modules
 from studydb.trainables.bound_parameters import BoundSource, StoredParameter, WithParameters

@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from studydb.domain.errors import CheckpointError, TrainableError
-from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.text.display import with_article
 from studydb.domain.text.suggestions import did_you_mean
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.trainables.bound_parameters import BoundSource, StoredParameter, bind
 from studydb.trainables.command import StoredCommand
 from studydb.trainables.command_run import CommandTrainable

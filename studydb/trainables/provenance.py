@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 
 
 def provenance(trainable: Trainable, workdirs: Sequence[str]) -> dict[str, str]:

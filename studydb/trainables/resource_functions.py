@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from studydb.domain.deciding import DecisionFailed
 from studydb.domain.errors import InvalidSpec, TrainableError
-from studydb.domain.records import Trainable
 from studydb.domain.resources import Resources, read_resources
 from studydb.domain.text.display import with_article
+from studydb.domain.trainable import Trainable
 
 ATTRIBUTE = "default_resources"
 """The attribute of a trainable that says what its trials need."""

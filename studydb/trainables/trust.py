@@ -5,7 +5,7 @@ from collections.abc import Collection
 from enum import Enum, auto
 
 from studydb.domain.errors import Untrusted
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.settings import Keyring, frame
 from studydb.trainables.describing import IMPORT_PATH
 

@@ -27,6 +27,8 @@ from studydb.child.messages import (
     read_from_child,
     write,
 )
+from studydb.domain.attempt_process import AttemptProcess, Start
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.errors import (
     CheckpointError,
     InvalidReport,
@@ -42,8 +44,8 @@ from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import DONE, STEP, STEPS_END, Result, read_report
-from studydb.domain.records import AttemptProcess, Checkpoint, Start, TrainableKind
 from studydb.domain.scheduling import Scheduler
+from studydb.domain.trainable import TrainableKind
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 from studydb.temporary import TemporaryDirectory

@@ -19,10 +19,11 @@ from studydb.domain.errors import NotAllowed
 from studydb.domain.life.custom_rule import CustomRule, TrialView
 from studydb.domain.life.decisions import Decision
 from studydb.domain.life.rules import custom_rules
-from studydb.domain.records import Study, Trainable, TrainableKind
+from studydb.domain.records import Study
 from studydb.domain.resource_function import NOUN, AskRequest, ResourceFunction
 from studydb.domain.resources import Resources
 from studydb.domain.scheduling import Work
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.lease.rule_judge import AskRule
 from studydb.schedulers import UserScheduler
 from studydb.settings import Keyring, load_keyring

@@ -11,7 +11,8 @@ from studydb.child.channel import Frame, FrameError
 from studydb.child.forking import ChildKind
 from studydb.child.job import Job, TrainableImport, write_job
 from studydb.child.template import Ready, Unusable, read_readiness, write_import
-from studydb.domain.records import Start, Trainable, TrainableKind
+from studydb.domain.attempt_process import Start
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess, Forker, ForkerDied, TemplateOutdated
 from studydb.worker.fork_server_client import ForkServer

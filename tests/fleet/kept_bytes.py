@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 import studydb
 from studydb.db.schema import checkpoint, upload
-from studydb.domain.records import CheckpointKind
+from studydb.domain.checkpoint import CheckpointKind
 from studydb.lease.upload_collector import collect_uploads
 
 if TYPE_CHECKING:

@@ -24,12 +24,13 @@ from harness.settings_requests import set_limits, set_resources
 from harness.start_actions import StartActions, row_of, url_of
 from harness.study_action import StudyAction
 from studydb.db import Database
+from studydb.domain.checkpoint import Checkpoint, CheckpointKind
 from studydb.domain.errors import StudydbError
 from studydb.domain.failures import Failure
 from studydb.domain.life.ending import GIVEN_BACK, TRY_LATER, Ending
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.metrics import Result, Summary
-from studydb.domain.records import Batch, Checkpoint, CheckpointKind, Claim, Claimant, Lease, Study
+from studydb.domain.records import Batch, Claim, Claimant, Lease, Study
 from studydb.domain.resources import read_resources
 from studydb.domain.tally import Tally
 from studydb.operations import control

@@ -14,6 +14,7 @@ from uuid import uuid4
 from harness.asked_scheduler import sent
 from studydb.db import Database
 from studydb.db.metadata import METADATA
+from studydb.domain.checkpoint import Checkpoint, CheckpointKind
 from studydb.domain.errors import StorageTransient
 from studydb.domain.life.decisions import Action, Answer
 from studydb.domain.life.ending import Ending
@@ -23,8 +24,6 @@ from studydb.domain.metrics import Result, Summary
 from studydb.domain.objective import Objective
 from studydb.domain.records import (
     Batch,
-    Checkpoint,
-    CheckpointKind,
     Claim,
     Claimant,
     Lease,

@@ -34,7 +34,8 @@ from studydb.domain.life.ending import FREE_EXITS, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Origin, Reason, Status
 from studydb.domain.limits import CostLimit
-from studydb.domain.records import Batch, Study, Trainable, TrainableKind
+from studydb.domain.records import Batch, Study
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations import control, proposer
 from studydb.operations.ask import ask
 from studydb.operations.checkpoints import mark_corrupt

@@ -8,7 +8,7 @@ from typing import Any
 
 import cloudpickle
 
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 
 
 def by_value(function: Callable[..., Any]) -> Trainable:

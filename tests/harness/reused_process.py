@@ -12,7 +12,7 @@ from studydb.child.job import Job, TrainableImport, write_job
 from studydb.child.messages import Answered, Began, End, Ended, read_from_child, write
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
-from studydb.domain.records import Trainable
+from studydb.domain.trainable import Trainable
 from studydb.processes import children_of
 from studydb.worker.fork_server_client import ForkServer
 

@@ -9,9 +9,10 @@ from harness.model_rows import ModelCheckpoint
 from harness.settings_requests import set_retention
 from harness.study_action import StudyAction
 from studydb.db import Database
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.life.retention import Keep
 from studydb.domain.life.states import Status
-from studydb.domain.records import Checkpoint, Lease, Study
+from studydb.domain.records import Lease, Study
 from studydb.domain.resources import read_resources
 from studydb.operations.control import set_status
 from studydb.operations.delete import stop_for_deletion

@@ -17,8 +17,9 @@ from studydb.db import Database
 from studydb.devices import Devices
 from studydb.domain.failures import Failure
 from studydb.domain.metrics import Result
-from studydb.domain.records import Study, Trainable, TrainableKind
+from studydb.domain.records import Study
 from studydb.domain.resources import Capacity
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.lease.checkpoint_rows import Checkpoints
 from studydb.lease.fitting import Fitting
 from studydb.lease.heartbeat import Heartbeat

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from studydb.child.job import Job
-from studydb.domain.records import Trainable
+from studydb.domain.trainable import Trainable
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.children import ChildProcess
 from studydb.worker.fork_server_client import ForkServer

@@ -7,11 +7,12 @@ import pytest
 from harness import arrange
 
 from studydb.db import revisions
+from studydb.domain.attempt_process import AttemptProcess
 from studydb.domain.failures import Failure
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Mode, Reason
 from studydb.domain.metrics import Result
-from studydb.domain.records import AttemptProcess, Batch
+from studydb.domain.records import Batch
 from studydb.domain.space.search_space import Space, choice, loguniform, uniform
 from studydb.operations.create import load
 from studydb.schedulers import ASHA

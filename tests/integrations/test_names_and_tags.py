@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from harness import arrange
 
+from studydb.domain.attempt_process import AttemptProcess
 from studydb.domain.errors import (
     BudgetSpent,
     InvalidName,
@@ -11,7 +12,6 @@ from studydb.domain.errors import (
     TrialExists,
     UnknownTrial,
 )
-from studydb.domain.records import AttemptProcess
 from studydb.operations.enqueue import enqueue
 from studydb.store import trials
 

@@ -13,8 +13,8 @@ from harness import arrange
 from studydb.analysis.overview_text import pace_text
 from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.space.search_space import Space, choice
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.record_event import record_event
 from studydb.processes import process_record, start_of

@@ -24,7 +24,7 @@ from studydb.db.metadata import METADATA
 from studydb.db.migrate import begin_immediate
 from studydb.domain.errors import SchemaTooOld, StorageError, StorageMissing, UsageError
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations import control
 from studydb.operations.enqueue import enqueue
 from studydb.operations.reads import list_trials

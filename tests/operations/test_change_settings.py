@@ -9,8 +9,8 @@ from harness.arrange import SimulatedWorker, dump, enqueued, new_request, new_st
 from studydb.domain.errors import InvalidSpec, NotAllowed, UnknownTrial
 from studydb.domain.life.retention import Keep
 from studydb.domain.limits import CostLimit
-from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.resources import Resources
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations.change_settings import Changes, change_settings
 from studydb.operations.create import load
 from studydb.operations.refresh import refreshed

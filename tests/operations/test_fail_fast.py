@@ -12,7 +12,7 @@ from harness.arrange import SimulatedWorker, new_request, new_study, rows, run_t
 from studydb.domain.failures import Failure
 from studydb.domain.life.decisions import Action, DecidedBy, Verdict
 from studydb.domain.life.states import Reason, State, Status
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations import control
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover

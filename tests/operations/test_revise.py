@@ -7,7 +7,7 @@ from harness.concurrent import held_at, is_waiting_for_a_lock
 from harness.settings_requests import revise
 
 from studydb.db.transaction_block import TransactionBlock
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations.create import load
 
 

@@ -22,7 +22,7 @@ from msgspec import msgpack
 
 from studydb.child.messages import End
 from studydb.domain.life.states import State
-from studydb.domain.records import Trainable
+from studydb.domain.trainable import Trainable
 from studydb.worker.fork_server_client import ForkServer
 
 LONG_S = 60.0 * float(os.environ.get("STUDYDB_FUZZ_MINUTES", "0"))

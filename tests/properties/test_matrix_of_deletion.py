@@ -29,8 +29,8 @@ from studydb.domain.errors import (
     UnknownStudy,
 )
 from studydb.domain.life.states import Reason
-from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.roles import Role
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations import annotate
 from studydb.operations.delete import delete
 from studydb.operations.quota import recount

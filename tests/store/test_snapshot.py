@@ -7,7 +7,7 @@ import pytest
 from harness.arrange import SimulatedWorker, enqueued, new_request, new_study
 from harness.settings_requests import relocate, revise
 
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations.overview import read_overview
 from studydb.operations.reads import best_trials, listed_trials
 from studydb.operations.refresh import refreshed

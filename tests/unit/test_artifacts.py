@@ -29,8 +29,8 @@ from studydb.artifacts import (
 )
 from studydb.artifacts import tree as trees
 from studydb.artifacts.signing import checkpoint_payload
+from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.errors import CheckpointError, UsageError
-from studydb.domain.records import Checkpoint
 from studydb.settings import Key, Keyring, frame
 
 STUDY, TRIAL = "8f0e6d5c-2a51-4c9e-9d57-3c1f0a6b7e21", "1b7c4f9a-6d3e-4b0a-8f25-90e1d2c3b4a5"

@@ -12,7 +12,7 @@ from studydb.domain.life.rules import RuleWatch, custom_rules, read_rules, rule_
 from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result
 from studydb.domain.objective import Objective
-from studydb.domain.records import Trainable, TrainableKind, TrainableRole
+from studydb.domain.trainable import Trainable, TrainableKind, TrainableRole
 from studydb.trainables.custom_rules import ask_rule, make_rule, options_of, view_arguments
 
 LOSS = Objective("loss", Mode.MIN)

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.trainables import provenance
 
 

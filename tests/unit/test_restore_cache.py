@@ -13,8 +13,8 @@ from studydb.artifacts import Stores, digest_of, open_store, restore_cache, tree
 from studydb.artifacts.checkpoint_files import Saver, fetch
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.artifacts.restore_cache import RestoreCache, cache_fault, open_cache
+from studydb.domain.checkpoint import CheckpointKind
 from studydb.domain.errors import CheckpointError, UsageError
-from studydb.domain.records import CheckpointKind
 from studydb.settings import DEFAULT_CACHE_BYTES, cache_size_bytes
 
 STUDY, TRIAL = str(uuid.uuid4()), str(uuid.uuid4())

@@ -20,7 +20,7 @@ from harness.refusal import check_refused
 
 import studydb
 from studydb.domain.errors import TrainableError, Untrusted
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.settings import Key, Keyring
 from studydb.trainables import (
     Trust,

@@ -35,7 +35,7 @@ from studydb.db import Database, migrate
 from studydb.domain.errors import CheckpointError
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.worker.attempt_output import AttemptOutput, OutputPump
 from studydb.worker.children import ChildProcess
 from studydb.worker.fork_server_client import ForkServer

@@ -16,7 +16,7 @@ from harness.child_messages import STOP, expect_failure, steps_of
 
 import studydb
 from studydb.child.messages import End, Ended, StopNotice, write
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 
 
 def imported(name, folder):

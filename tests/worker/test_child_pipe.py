@@ -26,12 +26,13 @@ from studydb.child.messages import (
     read_from_supervisor,
     write,
 )
+from studydb.domain.checkpoint import CheckpointKind
 from studydb.domain.errors import InvalidReport
 from studydb.domain.failures import MESSAGE_BYTES, TRACEBACK_BYTES, TYPE_BYTES, Failure
 from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, read_report
 from studydb.domain.objective import Objective
-from studydb.domain.records import CheckpointKind, Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 
 FROM_CHILD = [
     Reported(None, Result(1, 0.5, {"a": [1, "x"]}, 2.0)),

@@ -16,7 +16,7 @@ from studydb.child.decider import read_from_decider
 from studydb.child.job import TrainableImport
 from studydb.domain.deciding import DECISION_S, DecisionFailed, NotAsked
 from studydb.domain.life.custom_rule import TrialView
-from studydb.domain.records import TrainableRole
+from studydb.domain.trainable import TrainableRole
 from studydb.processes import start_of
 from studydb.trainables.custom_rules import METHOD, view_arguments
 from studydb.trainables.describing import describe_import

@@ -35,7 +35,8 @@ from studydb.child.messages import (
     StopNotice,
     write,
 )
-from studydb.domain.records import CheckpointKind, Trainable, TrainableKind
+from studydb.domain.checkpoint import CheckpointKind
+from studydb.domain.trainable import Trainable, TrainableKind
 
 
 class Once(studydb.Trainable):

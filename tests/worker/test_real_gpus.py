@@ -13,7 +13,7 @@ from fleet.workers import eventually
 from harness.child_messages import metrics_of
 
 from studydb.devices import Devices, nvidia_smi
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 
 pytestmark = pytest.mark.gpu
 

@@ -28,7 +28,7 @@ from harness.supervised_slot import (
 from studydb.artifacts import Stores
 from studydb.child.messages import End, Ended
 from studydb.db.schema import result
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations.refresh import refreshed
 from studydb.processes import start_of
 from studydb.settings import load_keyring

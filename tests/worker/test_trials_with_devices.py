@@ -23,8 +23,8 @@ from studydb.devices import Devices, MemoryLimit, grants, nvidia_smi
 from studydb.devices.discovery import Device, Offer
 from studydb.devices.families import CUDA
 from studydb.domain.failures import Failure
-from studydb.domain.records import Trainable, TrainableKind
 from studydb.domain.space.search_space import Space
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.processes import start_of
 from studydb.worker.fork_server_client import ForkServer
 from studydb.worker.holdings import NOTHING_HELD, Holdings
@@ -211,7 +211,7 @@ from studydb.devices.discovery import Device, Offer
 from studydb.devices.families import CUDA
 from studydb.domain.life.states import Mode
 from studydb.domain.objective import Objective
-from studydb.domain.records import Trainable
+from studydb.domain.trainable import Trainable
 from studydb.worker.attempt_output import OutputPump
 from studydb.worker.fork_server_client import ForkServer
 

@@ -23,7 +23,7 @@ from studydb.child.messages import Began, End, Ended
 from studydb.db.schema import worker as worker_table
 from studydb.domain.failures import Failure
 from studydb.domain.life.states import State
-from studydb.domain.records import Trainable, TrainableKind
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations.drain import drain, find_worker
 from studydb.worker.interruption import Interruption
 
