@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 from studydb.domain.errors import UsageError
 from studydb.domain.sizes import size_of
 
@@ -179,8 +181,7 @@ class Key:
         return hmac.digest(self.secret, payload, hashlib.sha256).hex()
 
 
-@dataclass(frozen=True, slots=True)
-class Keyring:
+class Keyring(Struct, frozen=True):
     """The keys of this user: `sign` chooses one, and `verify` accepts signatures by all of them."""
 
     keys: tuple[Key, ...]

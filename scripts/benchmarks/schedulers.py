@@ -3,13 +3,14 @@
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import structs
 from rich.table import Table
 
 import studydb
@@ -203,7 +204,7 @@ def _search(path: Path, text: str, conditions: Mapping[str, int], seed: int) -> 
         found = killed_workers.search(
             curves, scheduler, workers=workers, epochs=epochs, seed=seed, kills=conditions["kills"]
         )
-        return replace(found, simulated=simulated.best_value)
+        return structs.replace(found, simulated=simulated.best_value)
     return Found(
         simulated.best_value,
         len(simulated.trials),

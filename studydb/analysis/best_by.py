@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, groupby
 from operator import attrgetter
+
+from msgspec import Struct
 
 from studydb.db import Database
 from studydb.domain.errors import InvalidSpec, NoResults
@@ -22,8 +23,7 @@ take the mean.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BestBy:
+class BestBy(Struct, frozen=True):
     """The best trial by an objective and a scope."""
 
     objective: Objective

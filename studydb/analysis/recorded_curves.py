@@ -19,6 +19,8 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct
+
 from studydb.db import Database
 from studydb.domain.canonical import is_integral, is_number
 from studydb.domain.errors import InvalidSpec, NotAllowed
@@ -37,8 +39,7 @@ _VALUES, _PARAMS = "values", ("params", "config")
 _PAIR = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """
     The values of one configuration.
 

@@ -1,6 +1,5 @@
 """Records of a checkpoint: `Upload` before it is stored, `Saved` after, `Restore` to fetch it."""
 
-from dataclasses import dataclass
 from typing import Annotated, Self
 
 from msgspec import Meta, Struct
@@ -48,8 +47,7 @@ class Saved(Struct, frozen=True):
     data: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(Struct, frozen=True):
     """
     A checkpoint to fetch; its signature was verified.
 

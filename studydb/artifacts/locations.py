@@ -3,9 +3,10 @@
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import INLINE
@@ -25,8 +26,7 @@ _LOG_PARTS = 4
 _TRIAL_DIRECTORY = "files"
 
 
-@dataclass(frozen=True, slots=True)
-class Locations:
+class Locations(Struct, frozen=True):
     """
     Where the logs and checkpoints of one database's studies are, as seen from this host.
 

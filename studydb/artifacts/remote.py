@@ -6,11 +6,12 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from studydb.artifacts import tree
 from studydb.artifacts.remote_faults import (
@@ -52,8 +53,7 @@ _PATTERN_CHARACTERS = frozenset("*?[]#{}")
 """Characters that mark a pattern, a query or a fragment; a store's URL must not contain them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(Struct, frozen=True):
     """
     How studydb uses a kind of store.
 
@@ -470,8 +470,7 @@ class _NotInstalled(ImportError):
     """The library of a store is not installed on this host; another host may have it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A manifest's entry for one file of a directory; `digest` is the SHA-256 of the bytes."""
 
     name: str

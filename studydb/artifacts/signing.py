@@ -5,7 +5,7 @@ Opening a checkpoint can run code: a dict is stored as a pickle, and most librar
 in a directory with pickle.
 """
 
-from dataclasses import replace
+from msgspec import structs
 
 from studydb.artifacts.checkpoint_records import Saved
 from studydb.domain.checkpoint import Checkpoint, CheckpointKind
@@ -52,7 +52,7 @@ def sign_checkpoint(
     )
     payload = checkpoint_payload(row, trial_uuid=trial_uuid)
     key_id, mac = keyring.sign(payload, prefer=trainable.signatures if trainable else ())
-    return replace(row, key_id=key_id, mac=mac)
+    return structs.replace(row, key_id=key_id, mac=mac)
 
 
 def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> bool:

@@ -6,10 +6,11 @@ An object is what a store keeps of one checkpoint.
 
 import hashlib
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from studydb.domain.errors import CheckpointError
 
@@ -57,8 +58,7 @@ def known_parts_of(url: str, *, store: object) -> tuple[str, ...]:
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """
     Where a checkpoint's bytes are stored.
 
@@ -84,8 +84,7 @@ class Place:
         return study, check_uuid(self.trial_uuid, noun="trial"), str(self.attempt), name
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """
     A stored object.
 

@@ -1,7 +1,8 @@
 """The stores of a study's checkpoints: the current store and the former stores."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from studydb.artifacts.inline import INLINE
 from studydb.artifacts.store import parts_of
@@ -9,8 +10,7 @@ from studydb.artifacts.store_urls import open_store
 from studydb.domain.errors import CheckpointError
 
 
-@dataclass(frozen=True, slots=True)
-class Stores:
+class Stores(Struct, frozen=True):
     """
     The URLs of a study's stores; "inline:" is the database.
 

@@ -6,8 +6,9 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from studydb.domain.errors import CheckpointError
 from studydb.settings import frame
@@ -21,16 +22,14 @@ _CANNOT_SYNC_DIRECTORIES = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, e
 """Errors of fsync on a file system that cannot sync directories, such as some network ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A file of a checkpoint: its name within the checkpoint, and the path of its bytes."""
 
     name: str
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """
     The contents of a directory; symbolic links within it are replaced by their targets.
 

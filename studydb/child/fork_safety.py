@@ -15,8 +15,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from studydb.domain.text.display import counted
 from studydb.processes import children_of, fork
@@ -47,8 +48,7 @@ def descriptors() -> frozenset[int]:
     return frozenset(number for number in numbers if _is_open(number))
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The open descriptors of a process, and the addresses of its shared memory."""
 
     descriptors: frozenset[int]

@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from msgspec import Struct, msgpack
+from msgspec import Struct, field, msgpack, structs
 
 from studydb.artifacts import INLINE, INLINE_LIMIT_BYTES, Stores
 from studydb.artifacts.checkpoint_records import Restore
@@ -15,8 +14,7 @@ from studydb.domain.objective import Objective
 from studydb.domain.trainable import Trainable
 
 
-@dataclass(frozen=True, slots=True)
-class TrainableImport:
+class TrainableImport(Struct, frozen=True):
     """
     The trainable that a process imports, and what the import needs.
 
@@ -46,8 +44,7 @@ class TrainableImport:
     holds_devices: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """
     One attempt of a trial, as the attempt's process receives it.
 
@@ -105,10 +102,16 @@ class Job:
         """The restored checkpoint's step, else 0. By default the first report is one step later."""
         return 0 if self.restore is None else self.restore.step
 
+    def with_scratch(self, scratch: str) -> "Job":
+        """Copy the job, with the scratch directory of the process that will run it."""
+        return structs.replace(self, scratch=scratch)
+
     def with_source(self, source: bytes | None, **others: Any) -> "Job":
         """Copy the job; replace the trainable's source and `others`, and drop the signatures."""
-        trainable = replace(self.to_import.trainable, source=source, signatures={})
-        return replace(self, to_import=replace(self.to_import, trainable=trainable), **others)
+        trainable = structs.replace(self.to_import.trainable, source=source, signatures={})
+        return structs.replace(
+            self, to_import=structs.replace(self.to_import, trainable=trainable), **others
+        )
 
 
 class _Bulk(Struct, frozen=True):
@@ -124,7 +127,9 @@ _read_bulk = msgpack.Decoder(_Bulk).decode
 def write_job(job: Job) -> Frame:
     """Encode a job; config, source and checkpoint are in the payload."""
     restore = job.restore
-    small = job.with_source(None, config={}, restore=restore and replace(restore, data=None))
+    small = job.with_source(
+        None, config={}, restore=restore and structs.replace(restore, data=None)
+    )
     bulk = _Bulk(
         json.dumps(job.config, separators=(",", ":")).encode(),
         job.to_import.trainable.source,
@@ -140,7 +145,7 @@ def read_job(frame: Frame) -> Job:
         return job.with_source(
             bulk.source,
             config=json.loads(bulk.config),
-            restore=job.restore and replace(job.restore, data=bulk.checkpoint),
+            restore=job.restore and structs.replace(job.restore, data=bulk.checkpoint),
         )
     except ValueError as cause:
         raise FrameError(f"The job cannot be read: {cause!r}.") from cause

@@ -11,7 +11,6 @@ import traceback
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -386,7 +385,7 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
         return Ended(trial.raised_for, None if quiet else failure_of(error))
     if isinstance(error, CommandFailed):  # studydb's own traceback would not help
         failure = failure_of(error.__cause__ or error)
-        return Ended(End.FAILED, replace(failure, traceback=error.tail))
+        return Ended(End.FAILED, structs.replace(failure, traceback=error.tail))
     failure = failure_of(error)
     if isinstance(error, SystemExit):
         message = (
@@ -394,8 +393,8 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
         )
         if error.code == _USAGE:
             message += " If it parses sys.argv: a trial gets no arguments there; use its config."
-        failure = replace(failure, message=message)
+        failure = structs.replace(failure, message=message)
     elif isinstance(error, TrialStopped):
         message = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."
-        failure = replace(failure, message=message)
+        failure = structs.replace(failure, message=message)
     return Ended(End.FAILED, failure)

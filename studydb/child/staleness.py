@@ -7,8 +7,9 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 GROWTH_FACTOR = 2.0
 GROWTH_BYTES = 64 << 20
@@ -23,8 +24,7 @@ this share of its limit of open files.
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True, slots=True)
-class _SourceFile:
+class _SourceFile(Struct, frozen=True):
     """The size and modification time of a file when `_imported_files` saw the file."""
 
     path: str

@@ -1,10 +1,10 @@
 """`studies` and `status`: list the studies; show how a study is doing and what to type next."""
 
 import shlex
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from studydb.cli.formatting import table_cell, trial_fields, used_columns
 from studydb.cli.opening import opened, opened_study
@@ -97,7 +97,7 @@ def _document(study: "Study", overview: "Overview") -> dict[str, Any]:
         "limit_reached": overview.progress.limit_reached,
         "limits": overview.limits,
         "checkpoints": [each._asdict() for each in overview.checkpoints],
-        "last_error": None if error is None else asdict(error),
+        "last_error": None if error is None else structs.asdict(error),
         "notes": [note._asdict() for note in overview.notes],
         "resources": fit_texts(overview.fit),
     }

@@ -5,10 +5,10 @@ Packages other than db/ ask for a feature, never for the name of a database.
 """
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import Struct
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -17,8 +17,7 @@ from sqlalchemy.types import TypeEngine
 from studydb.db.types import Texts, UtcDateTime
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
+class Features(Struct, frozen=True):
     """
     What one kind of database can do.
 

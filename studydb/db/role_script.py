@@ -10,8 +10,9 @@ delete rows of checkpoints, proposals, pins and uploads.
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from textwrap import dedent
+
+from msgspec import Struct
 
 from studydb.db import revisions
 from studydb.db.literals import literal, quoted
@@ -85,8 +86,7 @@ BEGIN;
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Roles:
+class Roles(Struct, frozen=True):
     """
     The names of the three roles, their members, and the database with the tables.
 

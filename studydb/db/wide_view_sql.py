@@ -13,9 +13,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from studydb.db.literals import (
     NOT_FINITE,
@@ -92,8 +93,7 @@ PREFIX = {Kind.TRIAL: "param/", Kind.RESULT: "metric/"}
 """What is put before the name of a parameter or metric if another column has this name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """
     A parameter or metric as a column.
 
@@ -108,8 +108,7 @@ class Column:
     kind: ValueKind
 
 
-@dataclass(frozen=True, slots=True)
-class WideView:
+class WideView(Struct, frozen=True):
     """A view of one study's trials or results."""
 
     name: str

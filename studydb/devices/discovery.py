@@ -7,7 +7,8 @@ The devices come from the worker's environment, from `nvidia-smi`, or from the o
 import os
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from studydb.devices import nvidia_smi
 from studydb.devices.families import CUDA, Family, family_here
@@ -22,8 +23,7 @@ _ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """With this variable, CUDA numbers the cards as `nvidia-smi` does, not by their speed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """
     A device that trials may hold.
 
@@ -44,8 +44,7 @@ class Device:
         return None if self.card == self.lock else self.card
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """
     The devices of one worker.
 

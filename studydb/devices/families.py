@@ -3,15 +3,15 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 _NUMBER_OR_UUID = re.compile(r"[0-9]{1,4}|(?:GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]{0,99}")
 _NUMBER_OF_TILE = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4})*")
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """
     Devices whose visibility one variable controls.
 

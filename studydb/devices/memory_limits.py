@@ -12,8 +12,9 @@ import itertools
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from studydb.processes import children_of
 
@@ -23,8 +24,7 @@ _MOVE_TRIES = 5
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
+class MemoryLimit(Struct, frozen=True):
     """
     The limit of one trial.
 

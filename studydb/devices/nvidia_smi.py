@@ -2,7 +2,8 @@
 
 import re
 import subprocess
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 PROGRAM = "nvidia-smi"
 
@@ -13,8 +14,7 @@ _CARD = re.compile(r"GPU\s+([0-9]+):.*\(UUID:\s*(GPU-[^)\s]+)\)")
 _INSTANCE = re.compile(r"\s+MIG\b.*\(UUID:\s*(MIG-[^)\s]+)\)")
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """
     A card of this host.
 

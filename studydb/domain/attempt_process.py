@@ -1,8 +1,9 @@
 """The record of the process that ran an attempt."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Start(StrEnum):
@@ -16,8 +17,7 @@ class Start(StrEnum):
     """The process of an earlier trial; the trainable is a class with a method `reset_config`."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptProcess:
+class AttemptProcess(Struct, frozen=True):
     """
     What an attempt's row stores about the process that ran the attempt.
 

@@ -1,8 +1,9 @@
 """The records of checkpoints and of uploads that no process will finish."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from msgspec import Struct
 
 
 class CheckpointKind(StrEnum):
@@ -13,8 +14,7 @@ class CheckpointKind(StrEnum):
     DIRECTORY = "directory"
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """
     A saved state of a trial: where its bytes are, and their digest and signature.
 
@@ -57,8 +57,7 @@ class KeptCheckpoint(NamedTuple):
     value: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class AbandonedUpload:
+class AbandonedUpload(Struct, frozen=True):
     """
     An upload that no process will finish. Its row can be deleted, and its bytes unless `is_stored`.
 

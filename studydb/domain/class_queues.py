@@ -10,6 +10,8 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
+from msgspec import structs
+
 from studydb.domain.records import QUEUE_START, QueuePosition
 from studydb.domain.resources import Capacity, Ledger, Resources
 
@@ -244,7 +246,7 @@ class ClassQueues:
         free = self.ledger.free
         if free.is_unlimited or not free.fits(awaited):
             return None
-        return replace(free.minus(awaited), cards=())
+        return structs.replace(free.minus(awaited), cards=())
 
     @property
     def names(self) -> list[str]:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import Struct
+
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.text.display import shortened
 from studydb.domain.text.suggestions import did_you_mean
@@ -44,8 +46,7 @@ _HYDRA_PLAIN = re.compile(r"[\w./@+-]+")
 """Texts that Hydra's grammar of overrides reads without quotes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Paths:
+class Paths(Struct, frozen=True):
     """The config file, checkpoint directory and environment of an attempt, for a command line."""
 
     config: str

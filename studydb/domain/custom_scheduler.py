@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import Decision, RungKey
@@ -250,7 +252,7 @@ def judge_question(
     best = view.best(key, reads_best) if reads_best else ()
     return _question(
         JUDGE,
-        report=asdict(report),
+        report=structs.asdict(report),
         key=key,
         rung=_rung(view.rung(key)),
         best=[(one.trial_id, one.score) for one in best],

@@ -1,7 +1,8 @@
 """Decisions of the user's own code: how long a decision may take, and why it is missing."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from studydb.domain.custom_scheduler import Question
@@ -30,8 +31,7 @@ class NotAsked(Exception):
     """The user's code was not asked: this process is stopping, or the trial is to end anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class Undecided:
+class Undecided(Struct, frozen=True):
     """
     Why a scheduler in the user's code has not decided.
 

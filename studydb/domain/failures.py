@@ -2,8 +2,9 @@
 
 import importlib
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 TYPE_BYTES = 1 << 10
 MESSAGE_BYTES = 8 << 10
@@ -16,8 +17,7 @@ _PACKAGE = str(Path(__file__).parents[1])
 _EXAMPLES = str(Path(__file__).parents[1] / "examples")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """
     Why an attempt failed, for its row and for `studydb show`.
 

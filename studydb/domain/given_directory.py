@@ -1,12 +1,12 @@
 """A checkpoint's directory, which studydb may move instead of copying it."""
 
-from dataclasses import dataclass
 from os import fspath
 from pathlib import Path
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class GivenDirectory:
+
+class GivenDirectory(Struct, frozen=True):
     """
     A directory that studydb itself has made for a checkpoint, and therefore may move.
 

@@ -1,16 +1,16 @@
 """The objective of a study: the metric by which its trials are compared."""
 
 import math
-from dataclasses import dataclass
 from typing import Any, Self
+
+from msgspec import Struct
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import Mode
 from studydb.domain.text.names import check_metric_name
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
+class Objective(Struct, frozen=True):
     """
     A metric, and whether its smaller or larger values are better.
 

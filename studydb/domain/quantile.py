@@ -11,7 +11,8 @@ floating-point operations are numpy's, so that ties and last digits are decided 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _ROUNDING = 1e-9
 
@@ -19,8 +20,7 @@ Position = tuple[float, int]
 """Score and trial id; a larger pair is worse."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """
     The cut of a rung with `n` entries: the entry at the rank floor((n - 1) * quantile).
 
@@ -121,8 +121,7 @@ def insert(
     return Cut(n=n, rank=rank, entry=kept)
 
 
-@dataclass(frozen=True, slots=True)
-class Shift:
+class Shift(Struct, frozen=True):
     """
     Where the cut lies after several entries were added or removed.
 

@@ -1,8 +1,9 @@
 """
 Frozen records of database rows, and of the requests that write them. They use no SQL.
 
-Records that are made for each trial or each result are Structs of msgspec, as in `metrics` and
-`life/ending`. To make a Struct takes a tenth of the instructions that a frozen dataclass takes.
+Records are Structs of msgspec, except those that users import, that derive from `Spec`, or that
+need an option of `dataclasses.field`. To make the class of a Struct takes 2 % of the time that a
+frozen dataclass takes, and to make an instance takes 10 %.
 """
 
 import json
@@ -60,8 +61,7 @@ class Claimant(Struct, frozen=True):
     lease_s: float = LEASE_S
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """
     A person's request.
 
@@ -107,8 +107,7 @@ class Lease(Struct, frozen=True):
     worker_id: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """
     Results that are flushed together.
 
@@ -310,8 +309,7 @@ class Claim(Struct, frozen=True):
     resource_class: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """
     The identity of a process among all processes of all hosts, running or ended.
 
@@ -333,8 +331,7 @@ DRAIN = "DRAIN"
 """The `request` that asks a worker to release its trials and exit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(Struct, frozen=True):
     """A worker's row. Each start of a worker process makes a new row."""
 
     id: int
@@ -349,8 +346,7 @@ class Worker:
     request: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LastError:
+class LastError(Struct, frozen=True):
     """The newest cause of a failed or lost attempt among the newest 2,000 events of a study."""
 
     number: int

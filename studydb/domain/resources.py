@@ -4,9 +4,10 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any
+
+from msgspec import Struct, field, structs
 
 from studydb.domain.arguments import count
 from studydb.domain.errors import InvalidSpec
@@ -42,8 +43,7 @@ _OTHER_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Struct, frozen=True):
     """
     A request for resources: what one trial holds while it runs.
 
@@ -194,8 +194,7 @@ def _amount(name: str, each: str, value: Any) -> float:
     return amount + 0.0  # never -0.0, whose text would differ from that of 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """
     What a worker offers to its trials, or the part of the offer that is free.
 
@@ -261,7 +260,7 @@ class Capacity:
             name: round(amount - asked.custom.get(name, 0.0), DECIMALS)
             for name, amount in self.custom.items()
         }
-        return replace(
+        return structs.replace(
             self,
             cpus=round(self.cpus - asked.cpus, DECIMALS),
             memory_gb=round(self.memory_gb - asked.memory_gb, DECIMALS),
@@ -399,8 +398,7 @@ def misspelling_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
     return did_you_mean(unknown[0], offered) if unknown else ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """
     What one trial holds.
 
@@ -492,7 +490,7 @@ class Ledger:
         """
         with self._lock:
             if (held := self._held.get(holder)) is not None:
-                self._held[holder] = replace(held, cards=tuple(cards), is_placed=True)
+                self._held[holder] = structs.replace(held, cards=tuple(cards), is_placed=True)
                 self._free = self._left()
 
     def release(self, holder: object) -> None:
@@ -505,7 +503,7 @@ class Ledger:
         for held in self._held.values():
             chosen = None if held.is_placed else choose_cards(parts, held.asked.gpus)
             parts = without_cards(parts, chosen or (), held.asked.gpus)
-        return replace(self._free, cards=tuple(parts))
+        return structs.replace(self._free, cards=tuple(parts))
 
     def _left(self) -> Capacity:
         if self.capacity.is_unlimited:
@@ -518,7 +516,7 @@ class Ledger:
             cards = without_cards(cards, held.cards, asked.gpus)
             for name, amount in asked.custom.items():
                 custom[name] = round(custom[name] - amount, DECIMALS)
-        return replace(
+        return structs.replace(
             self.capacity,
             cpus=round(cpus, DECIMALS),
             memory_gb=round(memory_gb, DECIMALS),

@@ -7,9 +7,10 @@ better in both modes, and NaN is +Inf. `docs/schedulers.md` says how to write a 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from studydb.domain.life.decisions import Decision, RungKey
 
@@ -20,8 +21,7 @@ trials that are not enqueued are lower.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class RungSpec:
+class RungSpec(Struct, frozen=True):
     """
     A rung that a scheduler needs.
 
@@ -34,8 +34,7 @@ class RungSpec:
     quantile: float
 
 
-@dataclass(frozen=True, slots=True)
-class RungView:
+class RungView(Struct, frozen=True):
     """
     A rung as it is before the decision.
 
@@ -211,8 +210,7 @@ class QueueView(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """
     A result as a scheduler judges it.
 

@@ -9,8 +9,9 @@ it again from the study's rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from studydb.domain.life.states import Origin, Reason, State
 from studydb.domain.objective import Objective
@@ -60,8 +61,7 @@ class Searcher(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class Observation(Struct, frozen=True, kw_only=True):
     """
     What a model is told of one configuration.
 

@@ -1,8 +1,9 @@
 """The record of a piece of the user's code that a study runs, such as its trainable."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 
 class TrainableKind(StrEnum):
@@ -46,8 +47,7 @@ class TrainableForm(StrEnum):
     COMMAND = "command"
 
 
-@dataclass(frozen=True, slots=True)
-class Trainable:
+class Trainable(Struct, frozen=True):
     """
     A piece of the user's code that a study runs.
 

@@ -2,8 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Self
+
+from msgspec import structs
 
 from studydb.domain.deciding import DecisionFailed, NotAsked
 from studydb.domain.errors import NotAllowed
@@ -102,7 +103,7 @@ class RuleJudge:
             if self._stored is None:
                 self._stored = deque(read(batch.results[0].step, self._most), self._most)
             ruled = self._decide(deque(self._stored, self._most), batch.results)
-            self._judged = batch, replace(batch, ruled=ruled)
+            self._judged = batch, structs.replace(batch, ruled=ruled)
         return self._judged[1]
 
     def stored(self, batch: Batch) -> None:

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Self, TypeVar
+
+from msgspec import structs
 
 from studydb.domain.custom_scheduler import AskScheduler, Question
 from studydb.domain.deciding import DecisionFailed, DecisionNeeded, NotAsked, Undecided
@@ -78,7 +79,7 @@ class SchedulerJudge:
         n_asked = Counter[int]()
         while True:
             try:
-                return call(replace(batch, answers=dict(self._answers)))
+                return call(structs.replace(batch, answers=dict(self._answers)))
             except DecisionNeeded as needed:
                 question, step = needed.question, needed.step
             n_asked[step] += 1
@@ -96,7 +97,7 @@ class SchedulerJudge:
                         f"This process is stopping, so the scheduler {self._name} was not asked."
                     ) from None
                 known = tuple(result for result in batch.results if result.step < step)
-                batch, self.has_dropped = replace(batch, results=known), True
+                batch, self.has_dropped = structs.replace(batch, results=known), True
 
     def stored(self) -> None:
         """Forget the answers: the batch that needed them is stored."""

@@ -1,7 +1,8 @@
 """The trials of a study as a process knows them, for a searcher's model."""
 
-from dataclasses import replace
 from statistics import fmean
+
+from msgspec import structs
 
 from studydb.db import Database
 from studydb.domain.records import Study
@@ -101,7 +102,7 @@ def _mean(trials: list[SeenTrial]) -> Observation:
     state = unfinished[0] if unfinished else (ended[0] if ended else first)
     values = zip(*(one.values or () for one in ended), strict=True)
     scores = zip(*(one.scores or () for one in ended), strict=True)
-    return replace(
+    return structs.replace(
         first,
         state=state.state,
         reason=state.reason,

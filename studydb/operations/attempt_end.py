@@ -1,7 +1,8 @@
 """The end of an attempt, in the transaction of a finish, a failure or a recovery."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from studydb.db import Txn
 from studydb.domain.attempt_process import AttemptProcess
@@ -47,8 +48,7 @@ def known_analysis(
     return tally.analysis(stored)
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """A trial's ending, and whether its results are too many to sum up in this transaction."""
 
     ending: Ending
@@ -88,7 +88,7 @@ def end_attempt(
     )
     ending = decide(study, outcome, facts)
     if failure is not None and ending.state is State.ERROR:
-        failure = replace(failure, message=failure.message + facts.note)
+        failure = structs.replace(failure, message=failure.message + facts.note)
 
     to_sum_up = summed and ending.reason is not None and flushed.summary.n_results > 0
     analysis = _sum_up(txn, study, flushed, lease=lease, tally=tally) if to_sum_up else None

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field, structs
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
@@ -19,8 +20,7 @@ from studydb.operations.set_resources import set_resources
 from studydb.store import events, quotas, studies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(Struct, frozen=True, kw_only=True):
     """
     What is to be changed; None for a setting that stays.
 
@@ -151,7 +151,7 @@ def change_settings(database: Database, study: Study, changes: Changes, request:
     """
     with suppress(Duplicate), database.begin() as txn:
         for index, (write, values) in enumerate(changes.writes()):
-            part = replace(request, token=f"{request.token}.{index}") if index else request
+            part = structs.replace(request, token=f"{request.token}.{index}") if index else request
             write(txn, study, *values, part)
     if changes.keep is not None and changes.keep.quota is not None:
         _count_again(database, study)

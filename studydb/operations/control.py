@@ -8,9 +8,10 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
@@ -157,8 +158,7 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
             return int(events.data_of(txn, token=request.token)["num_trials"])
 
 
-@dataclass(frozen=True, slots=True)
-class _Steering:
+class _Steering(Struct, frozen=True):
     kind: EventKind
     request: Action | None
     targets: Mapping[State, State]

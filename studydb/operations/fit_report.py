@@ -1,7 +1,8 @@
 """Read which requests for resources fit no live worker, and what the workers use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from studydb.db import Txn
 from studydb.domain.life.states import State
@@ -12,8 +13,7 @@ from studydb.store import resource_classes, set_aside
 from studydb.store.resource_classes import ClassQueue, Load
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(Struct, frozen=True):
     """
     A request for resources that would fit no live worker, even if nothing ran on the workers.
 
@@ -28,8 +28,7 @@ class Misfit:
     nearest: Capacity | None
 
 
-@dataclass(frozen=True, slots=True)
-class FullQueue:
+class FullQueue(Struct, frozen=True):
     """
     Why no new trial is made: enough trials with the same request wait already.
 
@@ -44,8 +43,7 @@ class FullQueue:
     fits_a_worker: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FitReport:
+class FitReport(Struct, frozen=True):
     """
     How a study's requests for resources fit its live workers.
 
@@ -62,8 +60,7 @@ class FitReport:
     full: FullQueue | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TrialFit:
+class TrialFit(Struct, frozen=True):
     """
     What a trial asks for.
 

@@ -10,9 +10,10 @@ import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from studydb.db import Txn
 from studydb.db.faults import is_of_missing_row
@@ -40,8 +41,7 @@ from studydb.store.rungs import Rung
 from studydb.store.trials import verdict_of
 
 
-@dataclass(frozen=True, slots=True)
-class Flushed:
+class Flushed(Struct, frozen=True):
     """
     A held trial after a flush.
 

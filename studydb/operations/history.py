@@ -1,8 +1,9 @@
 """Read the trials that are new or may have changed since the last read; read params' hashes."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from studydb.db import Database
 from studydb.domain.records import Study
@@ -13,8 +14,7 @@ TRIALS_PER_READ = 2000
 """How many trials one statement reads at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTrial:
+class KnownTrial(Struct, frozen=True):
     """The trial with the highest number that a reader knows."""
 
     number: int

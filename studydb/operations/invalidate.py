@@ -8,9 +8,10 @@ whole study are deleted, because nobody can tell which of them came from the tri
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, structs
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NotAllowed
@@ -65,7 +66,7 @@ def invalidate(
     """
     ordered = sorted(set(numbers))
     for first in range(0, len(ordered), MOST):
-        part = replace(request, token=f"{request.token}.{first}") if first else request
+        part = structs.replace(request, token=f"{request.token}.{first}") if first else request
         some = ordered[first : first + MOST]
         change = _Change(study=study, request=part, numbers=some, reason=reason, undo=undo)
         try_until_locked(partial(change.run, database))
@@ -75,8 +76,7 @@ def invalidate(
                 summing.after_end(database, study, trial_id=trial.id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Change:
+class _Change(Struct, frozen=True, kw_only=True):
     """One transaction of an invalidation or its undoing."""
 
     study: Study

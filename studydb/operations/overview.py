@@ -1,9 +1,10 @@
 """Read all that a page about a study shows, in one transaction, without locks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
+
+from msgspec import Struct
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownStudy
@@ -41,8 +42,7 @@ MOST_SHOWN_WORKERS = 1000
 Group = TypeVar("Group")
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(Struct, frozen=True):
     """
     A study at one moment.
 

@@ -1,7 +1,8 @@
 """Read long listings in bounded pages: a study's trials or results, or a trial's results."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from studydb.db import Database
 from studydb.domain.listed_rows import ListedResult, ListedTrial, PagedResult
@@ -17,8 +18,7 @@ FIRST_POSITION = (0, 0, 0)
 """The trial's id, the attempt and the step after which the first page of results begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialResults:
+class TrialResults(Struct, frozen=True):
     """
     The live results of a trial, as they were when the trial was read.
 

@@ -7,8 +7,9 @@ nothing asks whether the study exists, so that other reads send no statement mor
 """
 
 import shlex
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NoResults, UnknownTrial
@@ -50,8 +51,7 @@ MOST_NAMES = 1_000
 """How many names are compared with a name that no trial has."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrialDetails:
+class TrialDetails(Struct, frozen=True):
     """
     All that a page about a trial shows.
 

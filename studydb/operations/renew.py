@@ -1,7 +1,8 @@
 """Renew the leases of a worker, and tell it which of its attempts are to end."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from studydb.db import Database
 from studydb.domain.life.decisions import Action, Verdict
@@ -13,8 +14,7 @@ from studydb.store import leases, workers
 from studydb.store.leases import RequestedTrial
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(Struct, frozen=True):
     """
     The answer to a renewal.
 
@@ -53,7 +53,7 @@ def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Le
                 leases.set_verdict(txn, lease=lease, verdict=verdict)
             is_stop = verdict is not None and verdict.action is Action.STOP
             if verdict is not None and is_stop and row.request_now:
-                verdict = replace(verdict, at_once=True)
+                verdict = structs.replace(verdict, at_once=True)
             verdicts[lease.token] = verdict
 
         request = workers.mark_alive(txn, worker_id=worker_id)

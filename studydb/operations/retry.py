@@ -8,9 +8,10 @@ results, but its entries no longer rank in rungs.
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid5
+
+from msgspec import Struct, structs
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NotAllowed
@@ -75,7 +76,7 @@ def retry(
     ordered = sorted(set(numbers))
     made: list[int] = []
     for first in range(0, len(ordered), MOST):
-        part = replace(request, token=f"{request.token}.{first}") if first else request
+        part = structs.replace(request, token=f"{request.token}.{first}") if first else request
         some = _Cloning(
             study=study,
             request=part,
@@ -87,8 +88,7 @@ def retry(
     return made
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Cloning:
+class _Cloning(Struct, frozen=True, kw_only=True):
     """One transaction of a retry."""
 
     study: Study

@@ -9,8 +9,9 @@ caller read `study`, so the values are read from the study's row.
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
+
+from msgspec import Struct
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NotAllowed
@@ -31,8 +32,7 @@ _TIMED_OUT = Verdict(Action.STOP, Reason.TIMED_OUT, DecidedBy.LIMIT)
 _SPENT = Verdict(Action.STOP, Reason.BUDGET_SPENT, DecidedBy.LIMIT)
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(Struct, frozen=True):
     """
     What a transaction adds to the spending of a study.
 

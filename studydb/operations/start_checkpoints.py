@@ -2,8 +2,9 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from studydb.artifacts import INLINE
 from studydb.db import Txn
@@ -24,8 +25,7 @@ that trial locks only its own row. Another checkpoint is then chosen.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class FromTrial:
+class FromTrial(Struct, frozen=True):
     """
     A checkpoint of a trial in this database.
 
@@ -42,8 +42,7 @@ class FromTrial:
     checkpoint_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Uploaded:
+class Uploaded(Struct, frozen=True):
     """
     A checkpoint that a person has uploaded; the caller has signed it for the new trial's attempt 0.
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from studydb.db import Database, Txn
 from studydb.domain.deciding import DecisionFailed
@@ -17,8 +18,7 @@ from studydb.store import progress
 from studydb.store.progress import Signs
 
 
-@dataclass(frozen=True, slots=True)
-class StudyProgress:
+class StudyProgress(Struct, frozen=True):
     """
     A study's status, its counts, and whether it has more work.
 
@@ -159,7 +159,7 @@ def read_progress(
         with suppress(DecisionFailed):  # `promote` asks again, and pauses the study
             asked = answered(study, asked)
     found = _progress(study, seen, asked, is_left_to_others=is_left_to_others)
-    return found if fits is None else replace(found, may_ask=_may_ask(study, seen, fits))
+    return found if fits is None else structs.replace(found, may_ask=_may_ask(study, seen, fits))
 
 
 def _reads_next(study: Study, fits: Sequence[str] | None) -> bool:

@@ -1,9 +1,10 @@
 """Read the workers of a study or of all studies, each with its health, without locks."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum, auto
+
+from msgspec import Struct, field, structs
 
 from studydb.db import Database, Txn
 from studydb.domain.listed_rows import ListedWorker
@@ -32,8 +33,7 @@ class Health(StrEnum):
     ENDED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerList:
+class WorkerList(Struct, frozen=True):
     """
     Workers, newest first, each with its health at the database's time `at`.
 
@@ -63,7 +63,7 @@ def list_workers(
         for study_id in ids:
             if resource_classes.read(txn, study_id=study_id):
                 loads |= resource_classes.loads(txn, study_id=study_id)
-        return replace(found, loads=loads)
+        return structs.replace(found, loads=loads)
 
 
 def workers_in(txn: Txn, *, study_id: int | None, limit: int = MOST_WORKERS) -> WorkerList:

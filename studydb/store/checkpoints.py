@@ -1,7 +1,6 @@
 """Rows of checkpoints. A row is inserted after the bytes are in their store, or with the bytes."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -11,9 +10,7 @@ from studydb.db.dialect import is_listed, now
 from studydb.db.schema import by_id, checkpoint, study, trial
 from studydb.domain.checkpoint import Checkpoint
 
-_FIELDS = tuple(
-    field.name for field in fields(Checkpoint) if field.name not in ("id", "trial_uuid")
-)
+_FIELDS = tuple(name for name in Checkpoint.__struct_fields__ if name not in ("id", "trial_uuid"))
 _COLUMNS = (checkpoint.c.id, *(checkpoint.c[name] for name in _FIELDS))
 OF_TRIAL = sa.select(*_COLUMNS, trial.c.uuid.label("trial_uuid")).join(
     trial, trial.c.id == checkpoint.c.trial_id

@@ -12,10 +12,10 @@ index of only these trials. It learns of a clone from the clone's row, which has
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from msgspec import structs
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
@@ -88,7 +88,9 @@ class SeenTrial(NamedTuple):
 
     def hidden(self) -> "SeenTrial":
         """Return an invalidated or cloned trial without its value, with the reason INVALIDATED."""
-        observation = replace(self.observation, reason=Reason.INVALIDATED, values=None, scores=None)
+        observation = structs.replace(
+            self.observation, reason=Reason.INVALIDATED, values=None, scores=None
+        )
         return self._replace(observation=observation)
 
 

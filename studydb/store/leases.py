@@ -9,11 +9,11 @@ attempt's row.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import Struct
 
 from studydb.db import Chain, Prepared, Txn
 from studydb.db.dialect import after, is_listed, now
@@ -179,8 +179,7 @@ _SET_VERDICT = Prepared(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """The locked row of a held trial; for `status` see `RequestedTrial`."""
 
     summary: Summary
@@ -207,8 +206,7 @@ class Held:
         return self.request == INVALIDATE
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedTrial:
+class RequestedTrial(Struct, frozen=True):
     """
     A trial whose lease is held, and what people request of it.
 

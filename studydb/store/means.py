@@ -9,10 +9,10 @@ into batches.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import Struct, structs
 
 from studydb.db import Prepared, Txn
 from studydb.db.decision_schema import running_mean
@@ -51,8 +51,7 @@ _FORGET = Prepared(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RunningMean:
+class RunningMean(Struct, frozen=True):
     """
     The sum of a trial's live values up to a step.
 
@@ -78,7 +77,7 @@ class RunningMean:
         for one in results:
             if one.step > step:
                 step, n, total = one.step, n + 1, total + one.value
-        return replace(self, step=step, n=n, total=total)
+        return structs.replace(self, step=step, n=n, total=total)
 
 
 def read(txn: Txn, *, lease: Lease, first: int) -> RunningMean:

@@ -1,10 +1,10 @@
 """Read a study's signs, which processes poll, and its progress: budget, counts, waiting trials."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import Struct
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
@@ -74,8 +74,7 @@ _PROGRESS_OF_FITTING = {
 """The statements for a reader that gives `fits`. A key says whether `next_class` is read, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """
     A study's budget and counts, as one statement sees them.
 
@@ -131,8 +130,7 @@ def read(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Struct, frozen=True):
     """
     What a process reads at each look, that is, each time it polls a study.
 

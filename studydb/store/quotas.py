@@ -1,10 +1,10 @@
 """The quota of a study's checkpoints: their total size, and which of them may be removed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from msgspec import Struct
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed
@@ -78,8 +78,7 @@ _REMOVED = Prepared(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(Struct, frozen=True):
     """
     A study's quota.
 

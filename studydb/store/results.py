@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from msgspec import Struct, structs
 
 from studydb.db import Prepared, Txn
 from studydb.db.schema import NOT_SUPERSEDED, attempt, result
@@ -102,8 +102,7 @@ _SUMMARY = Prepared(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """
     Live results of one attempt: the steps after `after`, up to and including `through`.
 
@@ -119,7 +118,7 @@ class Span:
 
     def behind(self, step: int) -> "Span":
         """Return the part of the span after a step."""
-        return replace(self, after=step)
+        return structs.replace(self, after=step)
 
 
 _ANY = Prepared(sa.select(result.c.step).where(result.c.study_id == sa.bindparam("study")).limit(1))

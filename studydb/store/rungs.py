@@ -8,10 +8,10 @@ the wait.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import Struct, structs
 from sqlalchemy.dialects import postgresql
 
 from studydb.db import Chain, Prepared, Txn
@@ -129,8 +129,7 @@ _BEST = Prepared(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rung:
+class Rung(Struct, frozen=True):
     """A locked rung's row; for `closed_cutoff` see `RungView`."""
 
     id: int
@@ -142,8 +141,7 @@ class Rung:
     is_over: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbours:
+class Neighbours(Struct, frozen=True):
     """The entries beside a rung's cut, and whether the reporting trial has entered the rung."""
 
     worse: Position | None
@@ -267,7 +265,7 @@ def record(
         cutoff=None if cutoff is None or math.isnan(cutoff) else cutoff,
     )
     is_over = rung.is_over and not entry.waits
-    return replace(rung, n_entries=rung.n_entries + 1, cut=cut, is_over=is_over)
+    return structs.replace(rung, n_entries=rung.n_entries + 1, cut=cut, is_over=is_over)
 
 
 def best(txn: Txn, *, rung: Rung, n: int) -> list[Ranked]:

@@ -1,11 +1,11 @@
 """A study's limits and best values, its stop by a limit or rule, and its trials' running time."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
 import sqlalchemy as sa
+from msgspec import Struct
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
@@ -56,8 +56,7 @@ _SET_RUNNING_TIME = Prepared(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LimitedStudy:
+class LimitedStudy(Struct, frozen=True):
     """
     The limits of a study as its row has them now, with its stored status and its age.
 

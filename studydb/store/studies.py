@@ -1,12 +1,12 @@
 """Studies: a study's row, its space and trainable, its budget, and its status."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import Struct
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
@@ -208,8 +208,7 @@ DELETED = "The study was deleted meanwhile. `studydb studies` lists the studies 
 """The message of UnknownStudy where the caller has found the study before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """
     What a study's limits allow now.
 
@@ -238,8 +237,7 @@ class Budget:
     limit_reached: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Changeable:
+class Changeable(Struct, frozen=True):
     """
     What an attempt reads again, because `studydb set` can change it in a running study.
 

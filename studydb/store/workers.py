@@ -1,9 +1,9 @@
 """Workers: one row, with a new uuid, for each start of a worker process or an own loop."""
 
-from dataclasses import asdict, fields
 from typing import Any
 
 import sqlalchemy as sa
+from msgspec import structs
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
@@ -11,7 +11,7 @@ from studydb.db.schema import worker
 from studydb.domain.records import Process, Worker
 from studydb.domain.resources import Capacity
 
-PROCESS_FIELDS = tuple(field.name for field in fields(Process))
+PROCESS_FIELDS = Process.__struct_fields__
 _GIVEN = ("uuid", "study_id", *PROCESS_FIELDS, "slots", "lease_s", "version", "resources")
 
 _INSERT = Prepared(
@@ -83,7 +83,7 @@ def insert(
         lease_s=lease_s,
         version=version,
         resources=None if capacity is None else capacity.to_json(),
-        **asdict(process),
+        **structs.asdict(process),
     )[0]
     return int(row.id)
 
@@ -135,7 +135,5 @@ def process_of(row: Any) -> Process:
 
 
 def _read(row: Any) -> Worker:
-    own = {
-        field.name: getattr(row, field.name) for field in fields(Worker) if field.name != "process"
-    }
+    own = {name: getattr(row, name) for name in Worker.__struct_fields__ if name != "process"}
     return Worker(process=process_of(row), **own)

@@ -1,7 +1,9 @@
 """Define a study like an existing one, under a new name."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from uuid import uuid4
+
+from msgspec import structs
 
 from studydb.artifacts import INLINE
 from studydb.domain.errors import NotAllowed, Untrusted
@@ -54,4 +56,4 @@ def _signed(study: Record, old: Trainable, uuid: str, keyring: Keyring) -> Train
             f"Objects are bound to the code of study {study.name!r}, and their bytes belong to "
             "that study. Create the new study from your program, by studydb.with_parameters."
         )
-    return sign(replace(old, uuid=str(uuid4()), signatures={}), uuid, keyring)
+    return sign(structs.replace(old, uuid=str(uuid4()), signatures={}), uuid, keyring)

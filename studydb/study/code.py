@@ -1,10 +1,11 @@
 """Describe the code that a study runs, store the objects bound to it, and sign the description."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from studydb.artifacts import INLINE, digest_of, open_store, store_parameter
 from studydb.domain.errors import CheckpointError
@@ -89,7 +90,7 @@ def signed(
 
     if isinstance(code, WithParameters):
         trainable = describe_with_parameters(code, workdir=trainable.workdir, store=keep)
-    return sign(dataclasses.replace(trainable, signatures={}), study_uuid, keyring)
+    return sign(structs.replace(trainable, signatures={}), study_uuid, keyring)
 
 
 def remove_objects(code: Code | None, *, study_uuid: str, store: str) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec import Struct
+
 from studydb.db import Database
 from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.records import Study
@@ -18,8 +20,7 @@ BATCH = 100
 """The bytes of this many checkpoints are deleted, then their rows, before the next batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(Struct, frozen=True):
     """
     What `study.gc` has deleted, or would delete.
 

@@ -5,10 +5,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import structs
 
 from studydb.artifacts import INLINE, is_signed
 from studydb.artifacts.checkpoint_files import Restored, fetch
@@ -125,7 +127,9 @@ class Checkpoint:
                 "and give the path: study.enqueue(…, checkpoint=saved.export('model'))."
             )
         named = FromTrial(self._study.id, self._study.name, self._trial.number)
-        return named if newest else replace(named, step=self.step, checkpoint_id=self._row.id)
+        return (
+            named if newest else structs.replace(named, step=self.step, checkpoint_id=self._row.id)
+        )
 
     def fetched(self, target: Path) -> Restored:
         """

@@ -3,11 +3,12 @@
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from operator import itemgetter
 from typing import Any
+
+from msgspec import Struct
 
 from studydb.analysis.recorded_curves import RecordedCurves
 from studydb.analysis.simulated import Completion, SimulatedTrial, Simulation
@@ -30,8 +31,7 @@ StepS = float | Callable[[Mapping[str, Any], int], float]
 """The seconds of a step, or a function that computes them from the params and the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """
     The settings of a simulation besides its study and its curves; see `SimulationOptions`.
 

@@ -3,9 +3,10 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from studydb.artifacts import open_store, sign_checkpoint
 from studydb.artifacts.checkpoint_files import Saver, prepare
@@ -52,8 +53,7 @@ StartLike = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Starting:
+class Starting(Struct, frozen=True):
     """
     Finds or uploads the checkpoint from which a new trial begins.
 

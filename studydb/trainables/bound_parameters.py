@@ -3,7 +3,6 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import DecodeError, Struct, msgpack
@@ -14,8 +13,7 @@ from studydb.trainables.calling import EXTRAS, check_signature, qualified_name
 from studydb.trainables.classes import check_methods
 
 
-@dataclass(frozen=True, slots=True)
-class WithParameters:
+class WithParameters(Struct, frozen=True):
     """A function or class, and the objects that each trial passes to it as keyword arguments."""
 
     code: Callable[..., Any]

@@ -6,9 +6,11 @@ import shlex
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, structs
 
 from studydb.domain.command_line import CommandLine
 from studydb.domain.errors import InvalidSpec, TrainableError
@@ -79,8 +81,7 @@ class Command:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCommand:
+class StoredCommand(Struct, frozen=True):
     """
     A command as a worker reads it from a row.
 
@@ -134,7 +135,7 @@ class StoredCommand:
         """Return the command for another working directory, with the full paths of its files."""
         program, *rest = self.line.items
         items = [self._full(program) if "/" in program else program, *map(self._full, rest)]
-        return replace(self, line=CommandLine(tuple(items)), directory=str(directory))
+        return structs.replace(self, line=CommandLine(tuple(items)), directory=str(directory))
 
     def _full(self, item: str) -> str:
         if item not in self.files:

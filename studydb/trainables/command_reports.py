@@ -8,8 +8,9 @@ Three forms of output are understood: `[studydb] {…}` or, as scripts for Syne 
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from studydb.domain.errors import InvalidReport, InvalidSpec
 from studydb.domain.metrics import STEP
@@ -33,8 +34,7 @@ _ENDS = re.compile(rb"([\r\n])")
 _decoder = json.JSONDecoder()
 
 
-@dataclass(frozen=True, slots=True)
-class CommandReport:
+class CommandReport(Struct, frozen=True):
     """
     What a command reports at one step.
 

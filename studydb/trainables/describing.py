@@ -11,12 +11,12 @@ import sysconfig
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import cloudpickle
+from msgspec import structs
 
 from studydb.domain.errors import TrainableError
 from studydb.domain.text.suggestions import did_you_mean
@@ -125,7 +125,7 @@ def describe_with_parameters(
             _check_size(given.code, size_bytes)
     source = BoundSource(found.kind, found.source, parameters).encode()
     _check_size(given.code, len(source))
-    return replace(found, kind=TrainableKind.BOUND, source=source)
+    return structs.replace(found, kind=TrainableKind.BOUND, source=source)
 
 
 def _check_size(code: Callable[..., Any], size_bytes: int) -> None:

@@ -4,10 +4,11 @@ import importlib
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from msgspec import structs
 
 from studydb.domain.errors import CheckpointError, TrainableError
 from studydb.domain.text.display import with_article
@@ -144,7 +145,7 @@ def _with_parameters(
 ) -> Callable[..., Any]:
     check_python(trainable)
     found = BoundSource.read(trainable)
-    plain = replace(trainable, kind=found.kind, source=found.source)
+    plain = structs.replace(trainable, kind=found.kind, source=found.source)
     function = load(plain, directories, fetch=fetch)
     values = {}
     for name, parameter in found.parameters.items():

@@ -1,8 +1,9 @@
 """Decide whether a worker may run a trainable, by its signature or its name."""
 
-import dataclasses
 from collections.abc import Collection
 from enum import Enum, auto
+
+from msgspec import structs
 
 from studydb.domain.errors import Untrusted
 from studydb.domain.trainable import Trainable, TrainableKind
@@ -33,7 +34,7 @@ def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
 def sign(trainable: Trainable, study_uuid: str, keyring: Keyring) -> Trainable:
     """Copy a trainable, and add or replace the signature by the keyring's first key."""
     key_id, mac = keyring.sign(signed_payload(trainable, study_uuid))
-    return dataclasses.replace(trainable, signatures={**trainable.signatures, key_id: mac})
+    return structs.replace(trainable, signatures={**trainable.signatures, key_id: mac})
 
 
 def check_trusted(

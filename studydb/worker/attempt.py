@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import assert_never
@@ -192,7 +191,7 @@ class Attempt:
             try:
                 started = self._processes.spawn(
                     self._to_import,
-                    lambda: replace(make_job(), scratch=scratch),
+                    lambda: make_job().with_scratch(scratch),
                     output,
                     fresh=self._fresh,
                     descriptors=self._holdings.grant.descriptors,

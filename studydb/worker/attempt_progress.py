@@ -3,13 +3,14 @@
 import signal
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from studydb.child.messages import Ended, LostNotice, StopNotice
 from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How an attempt ended, or why `Attempt.run` is to start another child for it."""
 
     reason: Reason

@@ -8,7 +8,8 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from studydb.child.channel import Channel, Frame
 from studydb.child.forking import (
@@ -44,8 +45,7 @@ class TemplateOutdated(Exception):
     """The template refuses to fork, because it must be replaced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct, frozen=True):
     """How a child's process ended: it exited with `code`, or `signal` killed it."""
 
     code: int | None = None

@@ -1,8 +1,9 @@
 """The code that a worker's attempts run; a person can replace it while the worker runs."""
 
 import threading
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from studydb.artifacts import Stores
 from studydb.child.job import TrainableImport
@@ -97,5 +98,5 @@ class CurrentCode:
                 name = visible(self._to_import.trainable.name)
                 self._options.say(f"the study was given other code; trials now run {name}")
             elif stores != self._to_import.stores:  # bound objects may be in the new stores
-                self._to_import = replace(self._to_import, stores=stores)
+                self._to_import = structs.replace(self._to_import, stores=stores)
             return self._to_import, stores

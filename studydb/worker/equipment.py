@@ -1,7 +1,8 @@
 """What the slots of one worker share."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from studydb.artifacts import Stores
 from studydb.artifacts.checkpoint_records import Saved
@@ -26,8 +27,7 @@ from studydb.worker.templates import Templates
 from studydb.worker.worker_options import WorkerOptions
 
 
-@dataclass(frozen=True, slots=True)
-class Equipment:
+class Equipment(Struct, frozen=True):
     """What the slots of a worker share."""
 
     options: WorkerOptions

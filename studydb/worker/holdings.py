@@ -1,6 +1,6 @@
 """What one trial holds of its worker's host: devices, and a limited amount of memory."""
 
-from dataclasses import dataclass, replace
+from msgspec import Struct, structs
 
 from studydb.child.job import Job, TrainableImport
 from studydb.devices import NO_DEVICES, DeviceGrant, MemoryLimit
@@ -14,8 +14,7 @@ _REFUSED_ALLOCATIONS = ("can't allocate memory", "cannot allocate memory")
 """What the messages of PyTorch's allocator and of ENOMEM say; their types differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class Holdings:
+class Holdings(Struct, frozen=True):
     """The devices of a trial, and the limit of its memory; None for no limit."""
 
     grant: DeviceGrant = NO_DEVICES
@@ -33,7 +32,7 @@ class Holdings:
 
     def show(self, to_import: TrainableImport) -> TrainableImport:
         """Add the variables that show the trial its devices."""
-        return replace(
+        return structs.replace(
             to_import,
             environment=self.grant.environment(),
             holds_devices=bool(self.grant.names),
@@ -44,7 +43,7 @@ class Holdings:
         if self.memory is None:
             return job
         cgroup = self.memory.cgroup
-        return replace(
+        return structs.replace(
             job,
             memory_bytes=self.memory.size_bytes,
             cgroup=None if cgroup is None else str(cgroup),
@@ -65,7 +64,7 @@ class Holdings:
         """If the trial has a memory limit, add it to an error because the host had no memory."""
         if failure is None or self.memory is None or not _is_out_of_memory(failure):
             return failure
-        return replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")
+        return structs.replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")
 
     def release(self) -> str | None:
         """

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from studydb.child.channel import FrameError
 from studydb.child.job import Job, TrainableImport, write_job
@@ -15,8 +16,7 @@ IDLE_S = 60.0
 """A process that has waited for another trial for this time is ended, to free its memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Idle:
+class _Idle(Struct, frozen=True):
     started: Started
     code: TrainableImport
     output: AttemptOutput
@@ -52,7 +52,7 @@ class SlotProcesses:
                 self.close()  # the study's code or stores have changed, or this trial has devices
             idle, self._idle = self._idle, None
             if idle is not None and self._take(idle, job, output):
-                return replace(idle.started, is_reused=True)
+                return structs.replace(idle.started, is_reused=True)
         return self._templates.spawn(
             to_import,
             make_job,

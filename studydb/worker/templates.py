@@ -3,9 +3,10 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from studydb.child.channel import Frame, FrameError
 from studydb.child.forking import ChildKind
@@ -35,8 +36,7 @@ outdated before they forked an attempt.
 _TICK_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Struct, frozen=True):
     """
     A process that runs an attempt.
 

@@ -5,10 +5,12 @@ An action keeps its token, uuid or flush number, so its second run sends a dupli
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+
+from msgspec import structs
 
 from harness import model_checkpoints, model_uploads
 from harness.arrange import new_checkpoint, new_request, process, register_worker, results, token
@@ -314,7 +316,7 @@ class ActionFactory(StartActions):
         self, attempt: ClaimedAttempt, *, step_offset: int = 0, size_bytes: int = 3
     ) -> StudyAction:
         step = max(1, attempt.after_step + step_offset)
-        new = replace(new_checkpoint(attempt.lease, step=step), size_bytes=size_bytes)
+        new = structs.replace(new_checkpoint(attempt.lease, step=step), size_bytes=size_bytes)
         return self._saving("save", attempt, new, b"abc", model_checkpoints.save)
 
     def _saving(
@@ -352,7 +354,7 @@ class ActionFactory(StartActions):
 
     def save_upload(self, attempt: ClaimedAttempt, begun: Checkpoint) -> StudyAction:
         """Record the checkpoint of an upload that has begun."""
-        stored = replace(begun, url=url_of(begun.uuid))
+        stored = structs.replace(begun, url=url_of(begun.uuid))
         return self._saving("save_upload", attempt, stored, None, model_uploads.save_upload)
 
     def mark_corrupt(

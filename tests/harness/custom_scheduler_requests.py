@@ -1,10 +1,10 @@
 """Reports, finishes and promotions with a custom scheduler, arranged to be sent again."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fleet.trainables.scheduling import Cup, Growing
+from msgspec import structs
 
 from harness.arrange import SimulatedWorker, new_study, results
 from harness.asked_scheduler import asked
@@ -34,7 +34,7 @@ def _reporting_to_a_custom_scheduler(
     batch = Batch(1, results(0.5, 0.4), before=run.summary)
     needed = _needed(database, study, run.lease, batch)
     known: Any = answer or study.scheduler.ask(needed)  # type: ignore[attr-defined]
-    batch = replace(batch, answers={needed: known})
+    batch = structs.replace(batch, answers={needed: known})
     if ends:
         given: Any = {"lease": run.lease, "outcome": Reason.PREEMPTED, "batch": batch}
         return lambda over: finish(over, study, **given)

@@ -6,10 +6,11 @@ number, it sends the same one each time.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
+
+from msgspec import structs
 
 from harness import custom_scheduler_requests, fitting_requests, rung_requests
 from harness.arrange import (
@@ -203,7 +204,7 @@ def _draining(database: Database) -> Call:
     study, request, uuid = new_study(database), new_request(), token()
     register_worker(database, study, uuid=uuid)
     # The worker's process must be alive, so this process is used.
-    worker = replace(find_worker(database, uuid), process=this_process())
+    worker = structs.replace(find_worker(database, uuid), process=this_process())
     return lambda over: drain(over, worker, request)
 
 

@@ -1,6 +1,6 @@
 """Actions that enqueue trials, and actions on uploads, checkpoints, `keep` and another study."""
 
-from dataclasses import replace
+from msgspec import structs
 
 from harness import model_checkpoints, model_starts
 from harness.arrange import new_checkpoint, new_request
@@ -68,7 +68,7 @@ class StartActions:
     def begin_upload_of_person(self) -> StudyAction:
         """Record that the bytes of a checkpoint for a new trial will be written."""
         new = self._new_checkpoint(step=0)
-        begun = replace(new, url=url_of(new.uuid))
+        begun = structs.replace(new, url=url_of(new.uuid))
         self.begun_by_people.append(begun)
         given = {"uuid": begun.uuid}
         return StudyAction(
@@ -79,7 +79,7 @@ class StartActions:
 
     def enqueue_upload(self, begun: Checkpoint, *, step: int) -> StudyAction:
         """Enqueue a trial that begins from a checkpoint whose upload a person has begun."""
-        return self._enqueue_uploaded("enqueue_an_upload", replace(begun, step=step), None)
+        return self._enqueue_uploaded("enqueue_an_upload", structs.replace(begun, step=step), None)
 
     def enqueue_dict(self, *, step: int) -> StudyAction:
         """Enqueue a trial that begins from an inline checkpoint."""
@@ -87,7 +87,7 @@ class StartActions:
 
     def _new_checkpoint(self, *, step: int) -> Checkpoint:
         of_new_trial = Lease(self.study.id, 0, 0, 0, attempt=0, token="")
-        return replace(new_checkpoint(of_new_trial, step=step), size_bytes=2)
+        return structs.replace(new_checkpoint(of_new_trial, step=step), size_bytes=2)
 
     def _enqueue_uploaded(self, name: str, what: Checkpoint, data: bytes | None) -> StudyAction:
         request, start = new_request(), Uploaded(what, data)

@@ -1,7 +1,8 @@
 """The part of `duplicate_requests` for uploads, quotas and starts from a checkpoint."""
 
-from dataclasses import replace
 from uuid import uuid4
+
+from msgspec import structs
 
 from harness.arrange import SimulatedWorker, new_request, new_study
 from harness.control_requests import Arranged, Call
@@ -53,7 +54,7 @@ def _enqueuing_from_a_checkpoint(database: Database) -> Call:
 def _enqueuing_from_an_upload(database: Database) -> Call:
     study, request = new_study(database, keep=Keep(quota=99)), new_request()
     run = SimulatedWorker(database, study).take()
-    what = replace(run.checkpoint(step=3), url="file:///store/x")
+    what = structs.replace(run.checkpoint(step=3), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
     return lambda over: enqueue(over, study, {}, request, start=Uploaded(what))
 

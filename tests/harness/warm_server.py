@@ -1,10 +1,11 @@
 """Takes the place of a fork server, and starts attempts from templates, or fresh."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from studydb.child.job import Job
 from studydb.domain.trainable import Trainable
@@ -48,7 +49,7 @@ class WarmServer:
             return make_job()
 
         to_import = make_job().to_import
-        to_import = replace(to_import, trainable=self.known or to_import.trainable)
+        to_import = structs.replace(to_import, trainable=self.known or to_import.trainable)
         self.started.append(self.templates.spawn(to_import, read, **descriptors))
         child: ChildProcess = self.started[-1].child
         return child

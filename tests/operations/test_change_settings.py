@@ -1,10 +1,10 @@
 """Several settings of a study are changed together: all of them, or none."""
 
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 from harness.arrange import SimulatedWorker, dump, enqueued, new_request, new_study, rows
+from msgspec import structs
 
 from studydb.domain.errors import InvalidSpec, NotAllowed, UnknownTrial
 from studydb.domain.life.retention import Keep
@@ -92,7 +92,7 @@ def test_all_settings_are_changed_and_each_is_recorded(database, study):
     assert (now.resources, now.keep) == (VALID["resources"], VALID["keep"])
     assert (now.limits.max_steps, now.limits.cost_limit) == (9, CostLimit("usd", 10.0))
     assert refreshed(database, study).checkpoints == "file:///second"
-    assert replace(now.trainable, source=None) == SECOND
+    assert structs.replace(now.trainable, source=None) == SECOND
     recorded = rows(database, "SELECT kind FROM event ORDER BY id DESC")[: len(VALID)]
     kinds = ["resources set", "retention set", "limits set", "checkpoints set", "revised"]
     assert [kind for (kind,) in recorded] == kinds[::-1]

@@ -1,10 +1,9 @@
 """A quota removes the oldest checkpoints, but no pinned one and no unfinished trial's newest."""
 
-from dataclasses import replace
-
 import pytest
 from harness.arrange import SimulatedWorker, change, new_request, new_study, rows, run_together
 from harness.settings_requests import set_retention
+from msgspec import structs
 
 from studydb.domain.errors import CheckpointError
 from studydb.domain.life.retention import Keep
@@ -27,7 +26,7 @@ def study(database):
 
 def save(run, size_bytes, *, step=None):
     """Save a checkpoint of `size_bytes`; return the trial id of each checkpoint that it removed."""
-    what = replace(run.checkpoint(step=step), size_bytes=size_bytes)
+    what = structs.replace(run.checkpoint(step=step), size_bytes=size_bytes)
     return [one.trial_id for one in run.save(what, KEEP)]
 
 
@@ -133,7 +132,7 @@ def test_bytes_of_removed_checkpoints_leave_the_database(database, worker):
 def test_sum_is_right_after_retention_corruption_and_a_discard(database, study, worker):
     run = worker.take()
     for step in (1, 2, 3):
-        run.save(replace(run.checkpoint(step=step), size_bytes=2), Keep(quota=10))
+        run.save(structs.replace(run.checkpoint(step=step), size_bytes=2), Keep(quota=10))
     after_retention = counted(database)
     with database.begin(write=False) as txn:
         found = checkpoints.find(txn, checkpoint_id=run.trial().checkpoint_id)
@@ -162,7 +161,7 @@ def test_resent_save_returns_the_checkpoints_that_the_quota_has_removed(worker):
     first, second = worker.take(), worker.take()
     save(first, 6)
     first.finish(0.5)
-    what = replace(second.checkpoint(step=1), size_bytes=6)
+    what = structs.replace(second.checkpoint(step=1), size_bytes=6)
 
     sent = [[one.uuid for one in second.save(what, KEEP)] for _ in range(2)]
 
@@ -198,12 +197,12 @@ def test_quota_that_is_set_later_counts_what_is_kept_and_holds_for_running_attem
     study = new_study(database, keep=Keep(last=9))
     run = SimulatedWorker(database, study).take()
     for step in (1, 2, 3):
-        run.save(replace(run.checkpoint(step=step), size_bytes=4), study.keep)
+        run.save(structs.replace(run.checkpoint(step=step), size_bytes=4), study.keep)
     uncounted = rows(database, "SELECT checkpoint_bytes FROM study")
 
     set_retention(database, study, KEEP, new_request())
     set_at = counted(database)
-    run.save(replace(run.checkpoint(step=4), size_bytes=4), study.keep)
+    run.save(structs.replace(run.checkpoint(step=4), size_bytes=4), study.keep)
 
     assert (uncounted, set_at) == ([(None,)], 12)
     assert counted(database) == 8

@@ -12,6 +12,7 @@ from harness.arrange import (
     recover_after_expiry,
     rows,
 )
+from msgspec import structs
 
 from studydb.domain.deciding import DecisionFailed, NotAsked
 from studydb.domain.errors import LeaseLost, NotAllowed, StorageBusy
@@ -47,7 +48,7 @@ def stopping_at(step, why="too slow"):
 
 
 def judged(run, *values, ruled, **more):
-    return replace(run.batch(*values, **more), ruled=ruled)
+    return structs.replace(run.batch(*values, **more), ruled=ruled)
 
 
 def test_result_at_which_a_rule_stops_is_the_last_that_is_stored(database):
@@ -106,7 +107,7 @@ def test_decision_of_an_attempt_that_has_lost_its_trial_changes_nothing(database
     again = worker.take()
     before = dump(database)
 
-    for ruled in (stopping_at(1), RuleDecision(failure=replace(FAILURE, step=1))):
+    for ruled in (stopping_at(1), RuleDecision(failure=structs.replace(FAILURE, step=1))):
         with pytest.raises(LeaseLost):
             run.send(judged(run, 0.5, ruled=ruled))
 
@@ -148,7 +149,7 @@ def test_decision_that_is_sent_again_is_stored_once(database):
     run = under(database).take()
     stop = judged(run, 0.5, ruled=stopping_at(1))
 
-    verdicts = [run.send(stop).verdict, run.send(replace(stop, ruled=None)).verdict]
+    verdicts = [run.send(stop).verdict, run.send(structs.replace(stop, ruled=None)).verdict]
 
     assert verdicts == [BY_RULE, BY_RULE]
     assert len(events(database, "stop rule met")) == 1
@@ -178,12 +179,12 @@ def test_resumed_study_is_paused_again_by_the_next_failure(database):
     run = worker.take()
     failed = RuleDecision(failure=FAILURE)
     run.send(judged(run, 0.5, 0.4, ruled=failed))
-    run.send(judged(run, 0.4, ruled=RuleDecision(failure=replace(FAILURE, step=3))))
+    run.send(judged(run, 0.4, ruled=RuleDecision(failure=structs.replace(FAILURE, step=3))))
     assert len(events(database, "study paused")) == 1
 
     control.set_status(database, worker.study, Status.RUNNING, new_request())
     resumed = read_progress(database, worker.study)
-    run.send(judged(run, 0.4, ruled=RuleDecision(failure=replace(FAILURE, step=4))))
+    run.send(judged(run, 0.4, ruled=RuleDecision(failure=structs.replace(FAILURE, step=4))))
 
     assert (resumed.status, resumed.pause_reason) == (Status.RUNNING, None)
     assert read_progress(database, worker.study).status is Status.PAUSED

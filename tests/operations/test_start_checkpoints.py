@@ -4,11 +4,11 @@ An enqueued trial begins from another trial's checkpoint, or from an uploaded ch
 The other trial's checkpoint is pinned until the enqueued trial has ended or has found it corrupt.
 """
 
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows, trial_of
+from msgspec import structs
 
 from studydb.analysis.overview_text import checkpoints_text
 from studydb.domain.errors import NotAllowed, NotFound, UnknownStudy, UnknownTrial
@@ -98,7 +98,7 @@ def test_trial_begins_from_a_checkpoint_of_another_study_and_reads_that_studys_s
 ):
     other = new_study(database, checkpoints="file:///a")
     source = SimulatedWorker(database, other).take()
-    source.save(replace(source.checkpoint(step=4), url="file:///a/x"))
+    source.save(structs.replace(source.checkpoint(step=4), url="file:///a/x"))
     study = new_study(database, checkpoints="file:///b")
 
     begin(database, study, start_of(source))
@@ -188,7 +188,7 @@ def test_trial_falls_back_even_if_another_trial_was_the_first_to_find_the_checkp
 )
 def test_unknown_source_is_refused_and_adds_no_trial(database, study, source, refused):
     start, error, says = refused
-    start = replace(start, study_id=study.id)
+    start = structs.replace(start, study_id=study.id)
     before = rows(database, "SELECT count(*) FROM trial")
 
     with pytest.raises(error, match=says):
@@ -265,7 +265,7 @@ def test_no_upload_begins_in_a_study_that_is_being_deleted(database, study):
 
 def test_upload_adds_no_trial_to_a_study_whose_deletion_has_begun_meanwhile(database, study):
     run = SimulatedWorker(database, study).take()
-    what = replace(run.checkpoint(step=6), url="file:///store/x")
+    what = structs.replace(run.checkpoint(step=6), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
     run.finish(0.5)
     stop_for_deletion(database, study)
@@ -343,7 +343,7 @@ def test_deletion_of_a_study_unpins_the_checkpoints_that_its_trials_begin_from(d
 def test_uploaded_checkpoint_becomes_the_trials_own_and_counts_for_the_quota(database):
     study = new_study(database, keep=Keep(quota=100))
     worker = SimulatedWorker(database, study)
-    what = replace(worker.take().checkpoint(step=6), size_bytes=8)
+    what = structs.replace(worker.take().checkpoint(step=6), size_bytes=8)
 
     number = begin(database, study, Uploaded(what, data=b"12345678"))
 
@@ -361,7 +361,7 @@ def test_uploaded_checkpoint_becomes_the_trials_own_and_counts_for_the_quota(dat
 def test_upload_without_a_trial_is_found_after_a_day_and_an_hour_and_no_earlier(
     database, study, clock, run
 ):
-    what = replace(run.checkpoint(step=6), url="file:///store/x")
+    what = structs.replace(run.checkpoint(step=6), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
     clock.advance(PATIENCE_S + COMMIT_S - 1)
     early = abandoned_uploads(database, study)
@@ -374,7 +374,7 @@ def test_upload_without_a_trial_is_found_after_a_day_and_an_hour_and_no_earlier(
 
 
 def test_upload_that_was_collected_meanwhile_adds_no_trial(database, study, clock, run):
-    what = replace(run.checkpoint(step=6), url="file:///store/x")
+    what = structs.replace(run.checkpoint(step=6), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
     clock.advance(PATIENCE_S + COMMIT_S + 1)
     (abandoned,) = abandoned_uploads(database, study)
@@ -394,7 +394,7 @@ def test_upload_that_took_longer_than_a_day_adds_no_trial_and_is_collected_an_ho
 
     So in the last hour before workers can find an upload, no trial can be enqueued with it.
     """
-    what = replace(run.checkpoint(step=6), url="file:///store/x")
+    what = structs.replace(run.checkpoint(step=6), url="file:///store/x")
     begin_upload_of_person(database, study, uuid=what.uuid, url=what.url)
     clock.advance(PATIENCE_S + 1)
 

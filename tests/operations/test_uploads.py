@@ -5,12 +5,12 @@ Workers find the uploads of ended attempts by these rows, and delete first the b
 The bytes stay if a checkpoint names them, or if the row names another place than the upload's own.
 """
 
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 from harness.arrange import new_checkpoint
+from msgspec import structs
 
 from studydb.artifacts import DirectoryStore, Place
 from studydb.db.schema import checkpoint, upload
@@ -60,7 +60,7 @@ def test_upload_is_recorded_once_and_its_row_is_deleted_when_its_checkpoint_is_s
         (begun.uuid, begun.url, 1)
     ]
 
-    new = replace(new_checkpoint(run.lease, step=1), uuid=begun.uuid)
+    new = structs.replace(new_checkpoint(run.lease, step=1), uuid=begun.uuid)
     save(database, lease=run.lease, checkpoint=new)
 
     assert rows(database) == []
@@ -140,7 +140,7 @@ def test_bytes_of_a_stored_checkpoint_stay_although_its_upload_is_recorded_once_
     run = worker.ask()
     late = Upload(run, study, store).begin()
     stored = store.put_bytes(late.place, b"state")
-    checkpoint = replace(new_checkpoint(run.lease, step=1), uuid=late.uuid, url=stored.url)
+    checkpoint = structs.replace(new_checkpoint(run.lease, step=1), uuid=late.uuid, url=stored.url)
     save(database, lease=run.lease, checkpoint=checkpoint)
     late.begin()
     run.finish(outcome=Reason.PREEMPTED)

@@ -11,7 +11,6 @@ quota of a study. `STUDYDB_SCHEDULES=200` runs more schedules.
 import itertools
 import os
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from random import Random
@@ -20,6 +19,7 @@ import pytest
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
 from harness.interleaver import step_by_step
 from harness.settings_requests import set_retention
+from msgspec import structs
 
 from studydb.domain.errors import NotAllowed, NotFound
 from studydb.domain.life.retention import Keep
@@ -62,9 +62,9 @@ class Situation:
         self.study = new_study(database, keep=self.keep, num_trials=9)
         worker = SimulatedWorker(database, self.study)
         self.ended, self.first, self.second = (worker.take() for _ in range(3))
-        self.first.save(replace(self.first.checkpoint(step=0), size_bytes=2), self.keep)
+        self.first.save(structs.replace(self.first.checkpoint(step=0), size_bytes=2), self.keep)
         for step, run in itertools.product((1, 2), (self.first, self.ended, self.second)):
-            run.save(replace(run.checkpoint(step=step), size_bytes=2), self.keep)
+            run.save(structs.replace(run.checkpoint(step=step), size_bytes=2), self.keep)
         self.ended.finish(0.5)
         pin(database, self.study, self.first.lease.number, new_request(), step=0)
         with database.begin(write=False) as txn:
@@ -92,7 +92,7 @@ class Situation:
         return calls[name]
 
     def _saving(self, run):
-        what = replace(run.checkpoint(step=3), size_bytes=3)
+        what = structs.replace(run.checkpoint(step=3), size_bytes=3)
         given = {"checkpoint": what, "data": b"abc", "keep": self.keep}
         return lambda over: save(over, lease=run.lease, **given, objective=self.study.objective)
 

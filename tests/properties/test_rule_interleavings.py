@@ -11,7 +11,6 @@ other, and there is no deadlock.
 import itertools
 import os
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
 
@@ -21,6 +20,7 @@ from harness.arrange import SimulatedWorker, new_request, new_study, rows
 from harness.interleaver import step_by_step
 from harness.row_invariants import broken_promises
 from harness.serial_orders import SerialOutcomes
+from msgspec import structs
 
 from studydb.domain.failures import Failure
 from studydb.domain.life.custom_rule import CustomRule, RuleDecision, RuleFailure
@@ -74,7 +74,7 @@ class Situation:
         first, other, third = self.runs
 
         def reporting(run, ruled):
-            batch = replace(run.batch(0.5), ruled=ruled)
+            batch = structs.replace(run.batch(0.5), ruled=ruled)
             return lambda over: report(over, study, lease=run.lease, batch=batch)
 
         def ending(run, outcome, batch, failure=None):
@@ -88,7 +88,7 @@ class Situation:
             "a rule stops": reporting(first, STOPS),
             "a rule fails at another trial": reporting(other, FAILS),
             "a rule fails at the end of a trial": ending(
-                third, Reason.COMPLETED, replace(third.batch(0.5), ruled=FAILS)
+                third, Reason.COMPLETED, structs.replace(third.batch(0.5), ruled=FAILS)
             ),
             "fail": ending(third, Reason.FAILED, third.batch(), Failure("ValueError", "a typo")),
             "renew": lambda over: renew(

@@ -1,6 +1,5 @@
 """Checkpoints are stored whole or not at all, read by their digest, deleted, packed and signed."""
 
-import dataclasses
 import errno
 import io
 import multiprocessing
@@ -15,6 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from msgspec import structs
 
 from studydb.artifacts import (
     DirectoryStore,
@@ -148,7 +148,7 @@ def test_delete_study_refuses_a_text_that_is_not_a_uuid(store, study_uuid):
 @pytest.mark.parametrize("text", ["..", "/etc", "../../home", f"../{TRIAL}"])
 def test_put_refuses_a_place_with_a_text_that_is_not_a_uuid(store, field, text):
     with pytest.raises(CheckpointError, match="'s UUID: a program other"):
-        store.put_bytes(dataclasses.replace(place(), **{field: text}), b"x")
+        store.put_bytes(structs.replace(place(), **{field: text}), b"x")
 
     assert paths_below(store.root) == [STUDY]
 
@@ -568,7 +568,7 @@ ROW = Checkpoint(str(uuid.uuid4()), 1, 1, 2, "dict", "inline:", "d", 1)
 
 def test_signature_covers_kind_trial_attempt_step_and_digest():
     other = {"attempt": 2, "step": 3, "digest": "e", "kind": "directory"}
-    rows = [ROW, *(dataclasses.replace(ROW, **{name: other[name]}) for name in other)]
+    rows = [ROW, *(structs.replace(ROW, **{name: other[name]}) for name in other)]
 
     payloads = {checkpoint_payload(row, trial_uuid=TRIAL) for row in rows}
 
@@ -577,17 +577,17 @@ def test_signature_covers_kind_trial_attempt_step_and_digest():
 
 def signed_checkpoint(payload, *, kind):
     key_id, mac = RING.sign(payload)
-    return dataclasses.replace(ROW, kind=kind, key_id=key_id, mac=mac)
+    return structs.replace(ROW, kind=kind, key_id=key_id, mac=mac)
 
 
 @pytest.mark.parametrize("kind", ["dict", "directory"])
 def test_signature_is_valid_for_one_kind_of_checkpoint_only(kind):
-    payload = checkpoint_payload(dataclasses.replace(ROW, kind=kind), trial_uuid=TRIAL)
+    payload = checkpoint_payload(structs.replace(ROW, kind=kind), trial_uuid=TRIAL)
     row = signed_checkpoint(payload, kind=kind)
 
     assert is_signed(RING, row, trial_uuid=TRIAL)
     for other in {"dict", "directory", "Dict", ""} - {kind}:
-        assert not is_signed(RING, dataclasses.replace(row, kind=other), trial_uuid=TRIAL)
+        assert not is_signed(RING, structs.replace(row, kind=other), trial_uuid=TRIAL)
 
 
 def test_signature_of_an_earlier_version_is_valid_for_dicts_only():

@@ -4,10 +4,10 @@ import errno
 import os
 import threading
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from studydb.artifacts import Stores, digest_of, open_store, restore_cache, tree
 from studydb.artifacts.checkpoint_files import Saver, fetch
@@ -298,7 +298,7 @@ def test_directory_whose_row_has_another_size_is_not_kept(cache, remote, tmp_pat
     (tmp_path / "model" / "weights").write_bytes(b"x" * 3_000)
     restore = saved(remote, tmp_path / "model")
 
-    fetch(replace(restore, size_bytes=0), target=tmp_path / "target", cache=cache)
+    fetch(structs.replace(restore, size_bytes=0), target=tmp_path / "target", cache=cache)
 
     assert entries(cache) == []
 
@@ -328,7 +328,7 @@ def test_threads_that_share_a_cache_restore_right_bytes_within_the_limit(tmp_pat
 def test_checkpoint_whose_row_has_another_size_is_read_from_the_store(cache, remote, tmp_path):
     restore = saved(remote, b"x" * 3_000, cache=cache)
 
-    assert restored(replace(restore, size_bytes=7), tmp_path, cache) == b"x" * 3_000
+    assert restored(structs.replace(restore, size_bytes=7), tmp_path, cache) == b"x" * 3_000
 
 
 def test_dict_is_not_restored_from_the_entry_of_a_directory(cache, remote, tmp_path):
@@ -337,7 +337,7 @@ def test_dict_is_not_restored_from_the_entry_of_a_directory(cache, remote, tmp_p
     lose(directory)
 
     with pytest.raises(CheckpointError):
-        fetch(replace(directory, kind=CheckpointKind.DICT), target=Path(), cache=cache)
+        fetch(structs.replace(directory, kind=CheckpointKind.DICT), target=Path(), cache=cache)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@
 # ruff. A test imports a module that it has written, which breaks PLC0415.
 # ruff: noqa: ARG002, ARG005, PLC0415
 
-import dataclasses
 import importlib
 import pickle
 import subprocess
@@ -17,6 +16,7 @@ import cloudpickle
 import numpy as np
 import pytest
 from harness.refusal import check_refused
+from msgspec import structs
 
 import studydb
 from studydb.domain.errors import TrainableError, Untrusted
@@ -266,13 +266,11 @@ def test_error_raised_by_the_module_is_not_wrapped(project):
 )
 def test_wrong_name_or_kind_of_a_trainable_is_refused_by_load(project, name, kind, why):
     with pytest.raises(TrainableError, match=why):
-        load(dataclasses.replace(import_trainable(name), kind=kind), [project])
+        load(structs.replace(import_trainable(name), kind=kind), [project])
 
 
 def test_pickle_of_another_python_version_is_refused_and_both_versions_are_named(project):
-    trainable = dataclasses.replace(
-        describe(lambda config: 1, workdir=project), python_version="3.4"
-    )
+    trainable = structs.replace(describe(lambda config: 1, workdir=project), python_version="3.4")
 
     words = ["Python 3.4", "Python {}.{}".format(*sys.version_info)]
     check_refused(words, load, trainable, [project], error=TrainableError)
@@ -293,7 +291,7 @@ def test_damaged_pickle_raises_trainable_error(project):
     trainable = describe(lambda config: 1, workdir=project)
 
     with pytest.raises(TrainableError, match="cannot be opened"):
-        load(dataclasses.replace(trainable, source=trainable.source[:-5]), [project])
+        load(structs.replace(trainable, source=trainable.source[:-5]), [project])
 
 
 def test_load_with_own_only_refuses_a_function_that_the_module_has_imported(project):
@@ -334,7 +332,7 @@ def test_changed_trainable_is_refused_despite_its_signature(change):
     trainable = sign(import_trainable("train:main"), STUDY, RING)
 
     with pytest.raises(Untrusted, match="changed after it was signed"):
-        check_trusted(dataclasses.replace(trainable, **change), STUDY, RING)
+        check_trusted(structs.replace(trainable, **change), STUDY, RING)
 
 
 def test_signature_is_valid_for_one_study_only():
@@ -345,8 +343,8 @@ def test_signature_is_valid_for_one_study_only():
 
 
 def test_signed_payload_differs_when_bytes_move_between_fields():
-    one = dataclasses.replace(import_trainable("a:bc"), uuid="u", workdir="d")
-    other = dataclasses.replace(one, name="a:b", workdir="cd")
+    one = structs.replace(import_trainable("a:bc"), uuid="u", workdir="d")
+    other = structs.replace(one, name="a:b", workdir="cd")
 
     assert signed_payload(one, STUDY) != signed_payload(other, STUDY)
 
@@ -383,7 +381,7 @@ def test_allowed_prefix_does_not_cover_other_names(name, prefix):
 
 
 def test_pickle_is_never_allowed_by_prefix():
-    trainable = dataclasses.replace(import_trainable("lab:train"), kind="pickle", source=b"x")
+    trainable = structs.replace(import_trainable("lab:train"), kind="pickle", source=b"x")
 
     with pytest.raises(Untrusted) as refusal:
         check_trusted(trainable, STUDY, RING, ["lab"])

@@ -3,12 +3,12 @@
 # The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG005, T201
 
-import dataclasses
 import socket
 from pathlib import Path
 
 import pytest
 from harness.child_messages import expect_failure, steps_of
+from msgspec import structs
 
 from studydb.artifacts import DirectoryStore, Stores
 from studydb.artifacts.checkpoint_records import Restore
@@ -201,7 +201,7 @@ def test_large_function_and_large_checkpoint_fit_into_one_job(run):
 
 def test_damaged_inline_checkpoint_is_not_restored(run):
     good = run(counting)[0].saved
-    bad = dataclasses.replace(restore_of(good), data=b"other")
+    bad = structs.replace(restore_of(good), data=b"other")
 
     assert run(counting, restore=bad)[-1].end is End.UNRESTORABLE
 

@@ -4,11 +4,10 @@ import math
 import socket
 import struct
 import uuid
-from dataclasses import replace
 
 import pytest
 from harness.child_messages import STOP
-from msgspec import msgpack
+from msgspec import msgpack, structs
 
 from studydb.artifacts import Stores, digest_of
 from studydb.artifacts.checkpoint_records import Restore
@@ -215,7 +214,7 @@ def test_job_is_read_as_it_was_written(tmp_path):
     )
 
     assert read_job(write_job(job)) == job
-    bare = replace(job.with_source(None), restore=None)
+    bare = structs.replace(job.with_source(None), restore=None)
     assert read_job(write_job(bare)) == bare
 
 

@@ -8,7 +8,6 @@ No child outlives its worker, and a fork server that has died is replaced.
 # ruff: noqa: T201
 
 import ctypes
-import dataclasses
 import json
 import os
 import signal
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
+from msgspec import structs
 
 import studydb
 from studydb.child.forking import SERVER_ID_VARIABLE
@@ -270,9 +270,9 @@ def test_is_alive_compares_start_time_boot_and_pid_namespace(start):
     assert is_alive(process)
     assert is_local(process)
     assert is_alive(this_process())
-    assert not is_alive(dataclasses.replace(process, started=process.started + 1))
-    assert is_alive(dataclasses.replace(process, pid=2**22 - 1, boot_id="another boot"))
-    assert is_alive(dataclasses.replace(process, pid=2**22 - 1, pid_namespace="pid:[1]"))
+    assert not is_alive(structs.replace(process, started=process.started + 1))
+    assert is_alive(structs.replace(process, pid=2**22 - 1, boot_id="another boot"))
+    assert is_alive(structs.replace(process, pid=2**22 - 1, pid_namespace="pid:[1]"))
     attempt.child.kill()
     attempt.child.wait(5)
     assert not is_alive(process)

@@ -1,6 +1,5 @@
 """`is_alive` is true for a process that /proc or ps does not show, unless its end is certain."""
 
-import dataclasses
 import errno
 import json
 import os
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import studydb
 from studydb import processes
@@ -61,7 +61,7 @@ def fail_reads_of_proc(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a /proc that hides processes")
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has hidepid")
 def test_process_without_a_visible_proc_entry_is_alive_until_it_ends(living, dead):
-    asked = json.dumps([dataclasses.asdict(one) for one in (living, dead)])
+    asked = json.dumps([structs.asdict(one) for one in (living, dead)])
     folder = str(Path(studydb.__file__).parents[1])
 
     hidden = ["unshare", "--mount", "sh", "-c", _HIDE, str(OTHER_USER)]
@@ -88,7 +88,7 @@ def test_process_whose_proc_entry_cannot_be_read_is_alive_until_it_ends(
 
 
 def test_process_is_alive_if_signals_to_it_are_forbidden(monkeypatch):
-    hidden = dataclasses.replace(this_process(), pid=2**22 - 1)
+    hidden = structs.replace(this_process(), pid=2**22 - 1)
 
     def kill(_pid: int, number: int) -> None:
         assert number == 0
@@ -101,8 +101,8 @@ def test_process_is_alive_if_signals_to_it_are_forbidden(monkeypatch):
 
 
 def test_process_with_unknown_start_time_is_alive_while_its_pid_exists(living, dead):
-    assert is_alive(dataclasses.replace(living, started=0))
-    assert not is_alive(dataclasses.replace(dead, started=0))
+    assert is_alive(structs.replace(living, started=0))
+    assert not is_alive(structs.replace(dead, started=0))
 
 
 def test_running_process_is_alive_on_a_host_without_proc_and_ps(monkeypatch, living, dead):

@@ -24,6 +24,7 @@ from harness.supervised_slot import (
     reported,
     wire,
 )
+from msgspec import structs
 
 from studydb.artifacts import Stores
 from studydb.child.messages import End, Ended
@@ -330,8 +331,8 @@ def test_refreshed_study_has_the_new_trainable_with_its_signatures(database, tmp
 
 def test_late_attempt_of_a_replaced_trainable_starts_fresh(start, warm, module):
     old, new = (
-        replace(module(REPORTS_PIDS, "old"), uuid="old"),
-        replace(module(REPORTS_PIDS, "new"), uuid="new"),
+        structs.replace(module(REPORTS_PIDS, "old"), uuid="old"),
+        structs.replace(module(REPORTS_PIDS, "new"), uuid="new"),
     )
     first = metrics_of(start(old, server=warm))
     warm.templates.adopt(new)
@@ -346,8 +347,8 @@ def test_late_attempt_of_a_replaced_trainable_starts_fresh(start, warm, module):
 
 def test_new_trainable_does_not_wait_for_an_import_of_the_former_one(start, warm, module):
     hangs = "from pathlib import Path\nPath('imports').touch()\nimport time\ntime.sleep(600)\n"
-    old = replace(module(hangs + "def train(config):\n    return 1.0\n", "old"), uuid="old")
-    new = replace(module(REPORTS_PIDS, "new"), uuid="new")
+    old = structs.replace(module(hangs + "def train(config):\n    return 1.0\n", "old"), uuid="old")
+    new = structs.replace(module(REPORTS_PIDS, "new"), uuid="new")
 
     def spawn_old():
         start(old, server=warm).child.kill()
@@ -369,8 +370,8 @@ def test_process_that_was_forked_for_the_former_trainable_runs_no_trial_of_the_n
     start, warm, module
 ):
     old, new = (
-        replace(module(REPORTS_PIDS, "old"), uuid="old"),
-        replace(module(REPORTS_PIDS, "new"), uuid="new"),
+        structs.replace(module(REPORTS_PIDS, "old"), uuid="old"),
+        structs.replace(module(REPORTS_PIDS, "new"), uuid="new"),
     )
     first = metrics_of(start(old, server=warm))
     warm.known, warm.on_read = old, lambda: warm.templates.adopt(new)
@@ -407,8 +408,8 @@ def test_template_of_the_former_trainable_that_does_not_answer_is_killed(
 ):
     monkeypatch.setattr("studydb.worker.children._START_TIMEOUT_S", 0.5)
     old, new = (
-        replace(module(REPORTS_PIDS, "old"), uuid="old"),
-        replace(module(REPORTS_PIDS, "new"), uuid="new"),
+        structs.replace(module(REPORTS_PIDS, "old"), uuid="old"),
+        structs.replace(module(REPORTS_PIDS, "new"), uuid="new"),
     )
     stopped = metrics_of(start(old, server=warm))["imported_by"]
     os.kill(stopped, signal.SIGSTOP)

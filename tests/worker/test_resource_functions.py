@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from fleet.workers import TRAINABLES, eventually
+from msgspec import structs
 
 import studydb
 from studydb.db.schema import trial
@@ -144,7 +145,7 @@ def test_trials_proposed_by_a_model_get_the_resources_of_their_configs(sqlite_st
 
 def test_resource_function_whose_description_was_changed_is_not_run(sqlite_stage):
     study = create(sqlite_stage)
-    code = dataclasses.replace(study.record.request_code, workdir="/")
+    code = structs.replace(study.record.request_code, workdir="/")
 
     with pytest.raises(Untrusted, match=r"The resource function 'requesting:licences' was changed"):
         trusted_code(dataclasses.replace(study.record, request_code=code), load_keyring())

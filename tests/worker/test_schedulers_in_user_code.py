@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from fleet.workers import TRAINABLES, eventually
+from msgspec import structs
 
 import studydb
 from studydb.db.schema import trial
@@ -265,7 +266,7 @@ def test_scheduler_that_was_changed_in_the_database_is_not_run(sqlite_stage):
 def test_scheduler_whose_description_was_changed_is_not_trusted(sqlite_stage):
     study = create(sqlite_stage, "scheduling:Cup()")
     changed = dataclasses.replace(
-        study.record, scheduler_code=dataclasses.replace(study.record.scheduler_code, workdir="/")
+        study.record, scheduler_code=structs.replace(study.record.scheduler_code, workdir="/")
     )
 
     with pytest.raises(Untrusted, match="The scheduler 'scheduling:Cup' was changed after"):

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct
+
 from studydb.domain.metrics import STEP, Result
 from studydb.domain.objective import Objective
 from studydb.domain.user_code import code_text, described_object, described_text, is_same_code
@@ -137,8 +139,7 @@ def result_view(result: Result, metric: str) -> dict[str, Any]:
     return {**result.metrics, metric: result.value, STEP: result.step}
 
 
-@dataclass(frozen=True, slots=True)
-class RuleFailure:
+class RuleFailure(Struct, frozen=True):
     """
     Why a custom rule has not decided on a result.
 
@@ -153,8 +154,7 @@ class RuleFailure:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleDecision:
+class RuleDecision(Struct, frozen=True):
     """
     What the custom rules of a study say about the results of a batch.
 

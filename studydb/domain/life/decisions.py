@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from studydb.domain.life.states import Reason
 from studydb.domain.metrics import Summary
 
@@ -41,8 +43,7 @@ class DecidedBy(StrEnum):
     """The resource function, which paused the study by not saying what a trial needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """
     A decision that the attempt has not carried out yet, stored in the row of the RUNNING trial.
 
@@ -101,8 +102,7 @@ class Entry:
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Exploit:
+class Exploit(Struct, frozen=True):
     """
     How a trial continues from another trial's checkpoint.
 

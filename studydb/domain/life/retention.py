@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
+from msgspec import Struct
+
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.objective import Objective
 from studydb.domain.sizes import read_size, size_word
@@ -20,8 +22,7 @@ any trial, and the newest of a trial that has ended.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SavedState:
+class SavedState(Struct, frozen=True):
     """
     A checkpoint of a trial, among which `Keep.expired` chooses.
 

@@ -1,9 +1,10 @@
 """The leaves of a search space: distributions and constants by path, read from Python or JSON."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
+
+from msgspec import Struct
 
 from studydb.domain.canonical import MAX_DEPTH, plain, plain_text
 from studydb.domain.errors import InvalidSpec
@@ -25,8 +26,7 @@ class Written(Enum):
 _BY_USER = frozenset({Written.IN_PYTHON, Written.IN_FILE})
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """A value that every configuration receives unchanged; made by `constant`."""
 
     value: Any

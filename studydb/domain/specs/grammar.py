@@ -21,8 +21,9 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from studydb.domain.canonical import MAX_DEPTH
 from studydb.domain.errors import InvalidSpec
@@ -47,8 +48,7 @@ _MAX_DIGITS = 308
 _LONGEST_EXCERPT = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """
     A parsed call; it is not executed.
 
