@@ -6,6 +6,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -149,8 +150,13 @@ def _definitions(source: str, name: str) -> list[tuple[int, int]]:
     starts = [0, *accumulate(map(len, source.splitlines(keepends=True)))]
     return [
         (starts[_first_line(node) - 1], starts[node.end_lineno or 0])
-        for node in _named(ast.parse(source), name.split("."))
+        for node in _named(_parsed(source), name.split("."))
     ]
+
+
+@lru_cache(maxsize=500)  # many guards are in the same file
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
 
 
 def _first_line(node: ast.stmt) -> int:

@@ -46,16 +46,24 @@ def files(path):
 def definitions(file):
     """Return the names of a file's classes, and all names that the file defines."""
     classes, found = set(), set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    left = [ast.parse(file.read_text())]
+    while left:
+        node = left.pop()
         if isinstance(node, ast.ClassDef):
             classes.add(node.name)
         elif isinstance(node, ast.FunctionDef):
             found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Name):
             found.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        elif isinstance(node, ast.Attribute):
             found.add(node.attr)
+        left += (child for child in ast.iter_child_nodes(node) if may_define(child))
     return classes, classes | found
+
+
+def may_define(node):
+    """Whether a name may be defined in a node: in a statement, or as the target of a statement."""
+    return not isinstance(node, ast.expr) or isinstance(getattr(node, "ctx", None), ast.Store)
 
 
 def names(file):
@@ -84,12 +92,14 @@ def is_wrong(before, this):
     if PATH.fullmatch(before) and before.endswith(".py"):
         return not any(name in names(file) for file in files(before))
     is_ours = "_" in name.strip("_") or name.startswith("_")
-    return not owner and is_ours and not any(re.search(rf"\b{name}\b", text) for text in sources())
+    return not owner and is_ours and name not in words()
 
 
 @cache
-def sources():
-    return [file.read_text() for file in CODE] + [(ROOT / "pyproject.toml").read_text()]
+def words():
+    """Return all words of the code."""
+    texts = [file.read_text() for file in (*CODE, ROOT / "pyproject.toml")]
+    return {word for text in texts for word in re.findall(r"\w+", text)}
 
 
 @pytest.mark.parametrize("document", [name for name in TECHNICAL if (ROOT / name).exists()])

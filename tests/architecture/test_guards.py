@@ -42,9 +42,14 @@ def is_same(before, after):
     """Whether two sources are the same program; only statements of different text are compared."""
     old, new = statements(before), statements(after)
     return len(old) == len(new) and all(
-        text == other or ast.dump(node) == ast.dump(changed)
+        text == other or dumped(node) == ast.dump(changed)
         for (text, node), (other, changed) in zip(old, new, strict=True)
     )
+
+
+@functools.cache
+def dumped(node):
+    return ast.dump(node)
 
 
 @functools.lru_cache(maxsize=500)  # many guards are in the same file

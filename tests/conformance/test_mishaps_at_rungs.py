@@ -129,7 +129,7 @@ def test_trial_that_fails_at_a_rung_holds_up_no_other_trial(at_rung, number):
     assert Reason.COMPLETED in {one.reason for one in at_rung.trials()}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", [AtFirstRung.BEST, AtFirstRung.WORST])
 @pytest.mark.parametrize("waits", [False, True], ids=["before it pauses", "while it waits"])
 def test_trial_that_a_person_stops_at_a_rung_ends_and_is_never_promoted(at_rung, number, waits):
@@ -166,7 +166,7 @@ def test_trial_that_a_person_pauses_at_a_rung_goes_on_when_resumed_unless_the_sc
     assert trial.state in FINAL or trial.paused_by == "scheduler"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("number", [AtFirstRung.BEST, AtFirstRung.WORST])
 @pytest.mark.parametrize("waits", [False, True], ids=["before it pauses", "while it waits"])
 def test_invalidated_trial_leaves_the_rung(at_rung, number, waits):

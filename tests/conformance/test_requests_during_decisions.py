@@ -42,7 +42,7 @@ def run_meanwhile(database, name, judged, other):
     return ([told(answer) for answer in answers], situation.rows()), asks
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("judged", "other"), PAIRS)
 @every_custom_scheduler
 def test_results_are_judged_after_the_operation_that_ran_while_the_scheduler_decided(

@@ -71,7 +71,7 @@ def scheduler(name, registered):
     return chosen if isinstance(chosen, UserScheduler) else registered(chosen)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @every_scheduler
 @pytest.mark.parametrize("seed", range(2))
 def test_study_is_finished_after_any_mishaps(database, name, scheduler, seed):
@@ -87,7 +87,7 @@ def test_study_is_finished_after_any_mishaps(database, name, scheduler, seed):
     assert name not in GIVES_UP or left <= {DecidedBy.PERSON}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @every_scheduler
 def test_workers_that_run_at_the_same_time_finish_a_study(database, storage_url, name, scheduler):
     running = ScheduledStudy(database, scheduler)
@@ -100,7 +100,7 @@ def test_workers_that_run_at_the_same_time_finish_a_study(database, storage_url,
     assert not running.paused() or name in LEAVES_PAUSED
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @every_scheduler
 def test_study_without_mishaps_ends_every_trial_or_leaves_it_at_a_rung(database, name, scheduler):
     running = ScheduledStudy(database, scheduler)
@@ -113,7 +113,7 @@ def test_study_without_mishaps_ends_every_trial_or_leaves_it_at_a_rung(database,
     assert not running.paused() or name in LEAVES_PAUSED
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @every_scheduler
 def test_calls_that_are_cut_and_sent_again_change_no_decision(database, name, scheduler):
     decided = []

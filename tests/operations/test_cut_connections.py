@@ -117,7 +117,7 @@ def killed_processes(sqlite_template, tmp_path_factory):
         forks.stdin.close()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @every_operation
 def test_call_can_be_repeated_after_its_connection_is_severed(sides, subtests, operation):
     whole, cut = sides
@@ -186,7 +186,7 @@ class Rehearsal:
         return cls(first, call(side.database), ends, left, has_changed)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @every_operation
 def test_another_process_can_repeat_the_call_of_a_process_killed_at_a_commit(
     killed_processes, sqlite_template, tmp_path, subtests, operation

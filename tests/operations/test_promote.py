@@ -64,7 +64,7 @@ def waiting(database):
 # --- which trials are promoted
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.row("E4")
 @pytest.mark.parametrize("case", CASES[::16], ids=range(len(CASES[::16])))
 def test_database_promotes_the_trials_that_syne_tune_promoted(database, case):

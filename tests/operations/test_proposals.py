@@ -106,7 +106,7 @@ def unique_study(database, monkeypatch):
     return new_study(database, space=space, searcher=UniqueGrid(), num_trials=None)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.row("B3")
 @pytest.mark.parametrize(
     ("space", "searcher"),

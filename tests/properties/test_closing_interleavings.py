@@ -124,7 +124,7 @@ def stage(stage):
     return stage
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
 def test_calls_during_the_closing_of_a_rung_have_the_effect_of_a_serial_order(stage, pair):
     database, interleaver = stage

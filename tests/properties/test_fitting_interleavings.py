@@ -125,7 +125,7 @@ PLANS = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("names", PLANS, ids=" ".join)
 def test_each_trial_is_claimed_once_and_by_a_worker_that_it_fits(stage, names):
     database, interleaver = stage

@@ -187,7 +187,7 @@ def stage(stage):
     return Stage(*stage)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("plan", PLANS, ids=" ".join)
 def test_concurrent_operations_have_the_effect_of_a_serial_order(stage, plan):
     for seed in range(SCHEDULES):

@@ -97,7 +97,7 @@ class Situation:
         return lambda over: save(over, lease=run.lease, **given, objective=self.study.objective)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
 def test_save_at_the_quota_keeps_the_sum_exact_and_removes_no_pinned_or_needed_checkpoint(
     stage, pair

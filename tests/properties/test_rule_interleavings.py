@@ -132,7 +132,7 @@ def stage(stage):
     return stage
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
 def test_calls_while_a_rule_decides_have_the_effect_of_a_serial_order(stage, pair):
     database, interleaver = stage

@@ -73,7 +73,7 @@ def flushes_since(stage, time):
     return Counter(trial for trial, at in flushes if seconds_between(time, at) > 0)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.row("A14")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", LIMITS)

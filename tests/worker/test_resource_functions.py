@@ -73,7 +73,7 @@ def test_trials_that_fit_no_worker_wait_and_the_others_run(stage):
     assert max(row.losses + row.failures for row in stage.rows(trial)) == 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("how", "says"),
     [

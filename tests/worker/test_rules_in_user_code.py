@@ -129,7 +129,7 @@ def test_process_of_a_rule_dies_with_its_worker(sqlite_stage):
     process.wait(10.0)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("how", "cause"),
     [

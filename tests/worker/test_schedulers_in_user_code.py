@@ -128,7 +128,7 @@ BROKEN_WORK = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("how", "cause"), BROKEN_JUDGE.items())
 def test_judge_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     sqlite_stage, how, cause
@@ -158,7 +158,7 @@ def test_judge_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     assert "the scheduler has not decided, so the study pauses itself" in worker.output()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("how", "cause"), BROKEN_WORK.items())
 def test_next_work_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     sqlite_stage, how, cause
