@@ -1,9 +1,11 @@
 """Fixtures. Tests in this folder that run on SQLite and PostgreSQL also run through PgBouncer."""
 
+from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
 from harness.arrange import SimulatedWorker, new_study
+from harness.kept_database import KeptDatabase
 from harness.pooler import pgbouncer, pooled_url, storage_url
 
 from studydb.db import connect
@@ -42,3 +44,24 @@ def connections(postgres_url):
     yield slow, fresh
     slow.close()
     fresh.close()
+
+
+@pytest.fixture(scope="session")
+def kept_postgres(postgres_server, postgres_template, administration):
+    with closing(KeptDatabase(postgres_server, postgres_template, administration)) as kept:
+        yield kept
+
+
+@pytest.fixture
+def postgres_url(kept_postgres):
+    """The URL of a database that earlier tests have used, without rows."""
+    return kept_postgres.url()
+
+
+@pytest.fixture
+def database(request, storage_url):
+    if request.node.callspec.params["storage_url"] == "postgresql":
+        yield request.getfixturevalue("kept_postgres").opened()
+        return
+    with closing(connect(storage_url)) as database:
+        yield database
