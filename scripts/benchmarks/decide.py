@@ -5,11 +5,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextlib import closing as closing_at_end
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
-from msgspec import structs
 
 import studydb
 from benchmarks import (
@@ -239,7 +238,7 @@ def build_median(
     """Return the steps: a report that is judged, and ten reports of which the last is judged."""
     database = stack.enter_context(closing_at_end(connect(url, connections=1)))
     study = load(database, STUDY)
-    rarely = structs.replace(study, scheduler=studydb.MedianStopping(interval=INTERVAL))
+    rarely = replace(study, scheduler=studydb.MedianStopping(interval=INTERVAL))
     leases = running.Leases(stack.enter_context(raw.connect(url)), worker_id=index + 1)
 
     def report_ten() -> int:

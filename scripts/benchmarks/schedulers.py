@@ -3,14 +3,13 @@
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import structs
 from rich.table import Table
 
 import studydb
@@ -204,7 +203,7 @@ def _search(path: Path, text: str, conditions: Mapping[str, int], seed: int) -> 
         found = killed_workers.search(
             curves, scheduler, workers=workers, epochs=epochs, seed=seed, kills=conditions["kills"]
         )
-        return structs.replace(found, simulated=simulated.best_value)
+        return replace(found, simulated=simulated.best_value)
     return Found(
         simulated.best_value,
         len(simulated.trials),

@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypedDict
+
+from msgspec import Struct
 
 from studydb.domain.arguments import count_or_none
 from studydb.domain.canonical import LARGEST_DOUBLE, is_number
@@ -65,8 +66,7 @@ class Spending(NamedTuple):
         return Spending(self.cost + more.cost, self.steps + more.steps, self.time_s + more.time_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """
     The limits of a study; None for no limit.
 
@@ -187,7 +187,7 @@ class Limits:
         return f"{duration_text(used)} of {duration_text(limit)} of training"
 
 
-LIMITS = tuple(field.name for field in fields(Limits))
+LIMITS = Limits.__struct_fields__
 
 
 def read_duration(name: str, value: Any) -> float | None:

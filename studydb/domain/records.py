@@ -1,9 +1,8 @@
 """
 Frozen records of database rows, and of the requests that write them. They use no SQL.
 
-Records are Structs of msgspec, except those that users import, that derive from `Spec`, or that
-need an option of `dataclasses.field`. To make the class of a Struct takes 2 % of the time that a
-frozen dataclass takes, and to make an instance takes 10 %.
+Most are Structs of msgspec; ARCHITECTURE.md says which are not. To make the class of a Struct takes
+2 % of the time that a frozen dataclass takes, and to make an instance takes 10 %.
 """
 
 import json

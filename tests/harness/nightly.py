@@ -3,7 +3,8 @@ Chooses what the default suite leaves out, so that it stays short enough to run 
 
 Two markers leave tests out. `nightly` leaves out a test of whole processes that takes long; another
 test of the default suite tests the same promise in less time, or in fewer situations. `sampled(n)`
-leaves out most cases of an exhaustive test: one case in `n` runs, and at least one.
+leaves out most cases of an exhaustive test: on each database, one case in `n` runs, and at least
+one.
 """
 
 import os
@@ -32,20 +33,21 @@ def sample(names: Sequence[str], one_in: int) -> set[str]:
     """
     Choose one name in `one_in`, and at least one.
 
-    The choice is by checksum, so it is the same in each process, and the chosen cases differ in all
-    their parameters. If every fourth case ran, all of these could be of the same database.
+    The choice is by checksum, so it is the same in each process, and the chosen cases differ in
+    several of their parameters. If every fourth case ran, they could all have the same value.
     """
     return set(sorted(names, key=lambda name: crc32(name.encode()))[: -(-len(names) // one_in)])
 
 
 def _left_out_of_samples(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    of_tests: dict[tuple[str, int], dict[str, pytest.Item]] = defaultdict(dict)
+    of_tests: dict[tuple[str, int, object], dict[str, pytest.Item]] = defaultdict(dict)
     for item in items:
-        mark = item.get_closest_marker("sampled")
-        if mark is not None:
-            of_tests[item.nodeid.partition("[")[0], mark.args[0]][item.nodeid] = item
+        mark, call = item.get_closest_marker("sampled"), getattr(item, "callspec", None)
+        if mark is not None and call is not None:
+            database = call.params.get(turns.DATABASE)
+            of_tests[item.nodeid.partition("[")[0], mark.args[0], database][item.nodeid] = item
     return {
         cases[name]
-        for (_, one_in), cases in of_tests.items()
+        for (_, one_in, _), cases in of_tests.items()
         for name in cases.keys() - sample([*cases], one_in)
     }

@@ -20,7 +20,7 @@ FOLDERS = ("conformance", "integrations", "worker")
 LONG_TESTS = ("test_study_machine.py",)
 """
 Files whose cases take turns although guards and rows of rows.md name their tests, because these
-tests take a tenth of the suite's time. If an argument of pytest names a single test, as in most
+tests take long. If an argument of pytest names a single test, as in most
 runs of `scripts/mutations`, no case is left out.
 """
 

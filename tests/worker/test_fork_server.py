@@ -384,7 +384,7 @@ def test_descendants_of_a_killed_worker_end_within_two_seconds(tmp_path, how):
         "import sys, time\n"
         "from pathlib import Path\n"
         "from studydb.child.job import Job, TrainableImport\n"
-        "from studydb.domain.records import Trainable\n"
+        "from studydb.domain.trainable import Trainable\n"
         "from studydb.domain.life.states import Mode\n"
         "from studydb.domain.objective import Objective\n"
         "from studydb.worker.fork_server_client import ForkServer\n"
