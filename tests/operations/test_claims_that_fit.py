@@ -374,9 +374,10 @@ def test_slot_whose_claim_got_no_reply_keeps_the_turn_to_search(database, study,
 def test_slots_wait_until_one_of_them_has_read_the_resource_classes(database, study, monkeypatch):
     put(database, study, "gpus=1")
     node = Node(database, study, read_capacity(gpus=1))
-    is_reading, may_end = threading.Event(), threading.Event()
+    is_reading, may_end, reads = threading.Event(), threading.Event(), []
 
     def read_slowly(*given):
+        reads.append(given)
         is_reading.set()
         assert may_end.wait(10.0)
         return read_classes(*given)
@@ -389,6 +390,7 @@ def test_slots_wait_until_one_of_them_has_read_the_resource_classes(database, st
     second.start()
     second.join(0.1)
     assert second.is_alive()
+    assert len(reads) == 1
 
     may_end.set()
     first.join()
