@@ -1,4 +1,4 @@
-"""Checkpoints are stored whole or not at all, read by their digest, deleted, packed and signed."""
+"""Checkpoints are stored whole or not at all, read by their digest, deleted and packed."""
 
 import errno
 import io
@@ -21,17 +21,14 @@ from studydb.artifacts import (
     Place,
     check_inline_size,
     digest_of,
-    is_signed,
     open_store,
     pack_directory,
     scan,
     unpack_directory,
 )
 from studydb.artifacts import tree as trees
-from studydb.artifacts.signing import checkpoint_payload
-from studydb.domain.checkpoint import Checkpoint
+from studydb.artifacts.directory import discard
 from studydb.domain.errors import CheckpointError, UsageError
-from studydb.settings import Key, Keyring, frame
 
 STUDY, TRIAL = "8f0e6d5c-2a51-4c9e-9d57-3c1f0a6b7e21", "1b7c4f9a-6d3e-4b0a-8f25-90e1d2c3b4a5"
 
@@ -305,6 +302,17 @@ def test_link_to_nothing_or_to_its_own_parent_or_out_of_the_directory_is_refused
     assert paths_below(store.root) == [STUDY]
 
 
+def test_discard_of_a_link_removes_the_link_and_keeps_its_target(source, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(source)
+    before = paths_below(source)
+
+    discard(link)
+
+    assert not link.is_symlink()
+    assert paths_below(source) == before
+
+
 def test_pipe_in_a_directory_is_refused(store, source):
     os.mkfifo(source / "pipe")
 
@@ -541,7 +549,7 @@ def test_damaged_archive_is_refused(tmp_path):
         unpack_directory(b"no archive", tmp_path / "copy")
 
 
-# URLs of stores, and signatures of checkpoints
+# URLs of stores
 
 
 def test_store_is_opened_by_path_or_file_url(tmp_path):
@@ -560,40 +568,3 @@ def test_url_of_an_unsupported_store_is_refused(url):
 def test_url_without_a_valid_form_is_refused_and_its_password_is_not_shown(user):
     with pytest.raises(UsageError, match=r"cannot go to 's3://\[abc': Invalid IPv6 URL"):
         open_store(f"s3://{user}[abc")
-
-
-RING = Keyring((Key(b"k" * 32),), Path("keys"))
-ROW = Checkpoint(str(uuid.uuid4()), 1, 1, 2, "dict", "inline:", "d", 1)
-
-
-def test_signature_covers_kind_trial_attempt_step_and_digest():
-    other = {"attempt": 2, "step": 3, "digest": "e", "kind": "directory"}
-    rows = [ROW, *(structs.replace(ROW, **{name: other[name]}) for name in other)]
-
-    payloads = {checkpoint_payload(row, trial_uuid=TRIAL) for row in rows}
-
-    assert len(payloads | {checkpoint_payload(ROW, trial_uuid=STUDY)}) == len(rows) + 1
-
-
-def signed_checkpoint(payload, *, kind):
-    key_id, mac = RING.sign(payload)
-    return structs.replace(ROW, kind=kind, key_id=key_id, mac=mac)
-
-
-@pytest.mark.parametrize("kind", ["dict", "directory"])
-def test_signature_is_valid_for_one_kind_of_checkpoint_only(kind):
-    payload = checkpoint_payload(structs.replace(ROW, kind=kind), trial_uuid=TRIAL)
-    row = signed_checkpoint(payload, kind=kind)
-
-    assert is_signed(RING, row, trial_uuid=TRIAL)
-    for other in {"dict", "directory", "Dict", ""} - {kind}:
-        assert not is_signed(RING, structs.replace(row, kind=other), trial_uuid=TRIAL)
-
-
-def test_signature_of_an_earlier_version_is_valid_for_dicts_only():
-    payload = frame("studydb checkpoint 1", TRIAL, "1", "2", "d")
-
-    assert is_signed(RING, signed_checkpoint(payload, kind="dict"), trial_uuid=TRIAL)
-    assert not is_signed(RING, signed_checkpoint(payload, kind="dict"), trial_uuid=STUDY)
-    assert not is_signed(RING, signed_checkpoint(payload, kind="directory"), trial_uuid=TRIAL)
-    assert not is_signed(RING, signed_checkpoint(payload, kind=""), trial_uuid=TRIAL)

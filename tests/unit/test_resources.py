@@ -331,6 +331,16 @@ def test_a_ledger_counts_each_trial_on_the_gpu_that_it_has_locked():
     assert host.start("whole", 1) == (0,)
 
 
+def test_a_trial_is_counted_on_another_gpu_if_another_process_has_locked_the_chosen_gpu_first():
+    ledger = Host(0.0, 0.0).ledger
+    assert ledger.hold("trial", Resources(gpus=0.5))
+    assert ledger.free.cards == (0.5, 1.0)
+
+    ledger.place("trial", (1,))
+
+    assert ledger.free.cards == (1.0, 0.5)
+
+
 def test_a_trial_that_has_not_locked_its_gpu_yet_is_counted():
     host = Host(0.5, 0.0)
 
