@@ -46,7 +46,7 @@ def find_best(
         scope: See `SCOPES`.
 
     Raises:
-        NoResults: By the scope, every trial's value of the metric is missing or NaN; invalidated
+        NoResults: Every trial's value of the metric in this scope is missing or NaN; invalidated
             trials do not count.
         InvalidSpec: The scope or the mode is unknown, or the mode is missing although the metric is
             not the study's.
@@ -80,7 +80,7 @@ def best_by(
         pages: The live results, ordered by trial and step.
 
     Raises:
-        NoResults: By the scope, every trial's value of the metric is missing or NaN.
+        NoResults: Every trial's value of the metric in this scope is missing or NaN.
     """
     own, best = study.objective, None
     seen: set[str] = set()
@@ -108,8 +108,8 @@ def value_in_scope(values: Sequence[float], objective: Objective, scope: str) ->
     """
     Return the value by which a scope ranks a trial; NaN if there is none.
 
-    As in a trial's `metric_summary`, NaN is left out of means and of the best value, but the last
-    value may be NaN.
+    NaN is left out of means and of the best value, but the last value may be NaN; a trial's
+    `metric_summary` has the same rules.
 
     Args:
         values: The trial's values of the metric, in the order of the steps.

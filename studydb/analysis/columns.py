@@ -49,7 +49,7 @@ class Integers:
     Integers of 64 bits.
 
     Args:
-        optional: Whether values can be missing; then the type is pandas' Int64, not int64.
+        optional: Whether values can be missing. If so, the type is pandas' Int64; if not, int64.
     """
 
     def __init__(self, *, optional: bool = False) -> None:
@@ -113,9 +113,9 @@ class Values:
     Values of any JSON type.
 
     `finish` chooses the narrowest type that keeps every value: bool, int64, double, text or object.
-    If values are missing, integers become Int64 and booleans become boolean. Integers of more than
-    64 bits, and mixtures of integers and doubles, become doubles if every integer is exact as a
-    double. If all values are missing, the column has doubles (NaN).
+    If values are missing, the type for integers is Int64, and the type for booleans is boolean.
+    Integers of more than 64 bits, and mixtures of integers and doubles, become doubles if every
+    integer is exact as a double. If all values are missing, the column has doubles (NaN).
 
     Args:
         n_missing: The number of rows before this column's first value.

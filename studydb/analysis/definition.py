@@ -1,4 +1,4 @@
-"""Show a study's definition as text (`create`, `show NAME`) or data, and how two specs differ."""
+"""Show a study's definition as text (`create`, `show NAME`) or as data; compare two specs."""
 
 import json
 from collections.abc import Mapping
@@ -91,7 +91,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     has the key "study". Other keys, such as "uuid", belong to no argument.
 
     Args:
-        checkpoints: The URL of the study's store; that of the default store if the study has none.
+        checkpoints: The URL of the study's store, or of the default store if the study names none.
     """
     trainable = study.trainable
     return {
@@ -118,7 +118,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
     """
-    Return the definition without the study's space: the title and the text of each line.
+    Return the lines of the definition, without the study's space: the text of each, by its title.
 
     A line whose text is None is not shown.
     """
@@ -168,7 +168,7 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
     Only scheduler, searcher, stop rules, checkpoint store and settings are compared.
 
     Args:
-        defaults: The default spec; values of `asked` that equal their default are ignored.
+        defaults: The default spec; a value of `asked` that equals its default is not compared.
 
     Returns:
         For each argument that differs, a text such as "num_trials is 30, not 50".

@@ -1,4 +1,4 @@
-"""Replace the columns `params` and `metrics` by a column per parameter or metric."""
+"""Replace the column `params` by a column per parameter, and `metrics` by one per metric."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -33,7 +33,7 @@ def explain_state(study: Study, details: TrialDetails) -> str | None:  # noqa: P
 
 
 def _last_decision(details: TrialDetails) -> LastDecision | None:
-    """Find the scheduler's decision that led to a trial's state; None without such a decision."""
+    """Find the scheduler's decision that led to a trial's state; None if no decision led to it."""
     trial, judged = details.trial, details.judgements
     if trial.state in (State.PENDING, State.RUNNING):
         judged = [one for one in judged if one.promoted_at is not None]
@@ -67,7 +67,7 @@ def explain_decision(study: Study, decision: LastDecision) -> str | None:
 
 
 def _explain_stop(study: Study, judged: Judgement) -> str | None:
-    if judged.action == Action.CONTINUE:  # a later report ended the trial, and entered no rung
+    if judged.action == Action.CONTINUE:  # a later report, which entered no rung, ended the trial
         return None
     reported = _report_text(study, judged)
     if judged.why is not None:
@@ -98,7 +98,7 @@ def _wait_text(study: Study, judged: Judgement) -> str:
 
 
 def _quote(study: Study, judged: Judgement) -> str:
-    """Quote what the user's scheduler said of the trial; an empty text if it said nothing."""
+    """Quote the reason that the user's scheduler gave; return an empty text if it gave none."""
     return "" if judged.why is None else f"; {study.scheduler}: {judged.why.rstrip('.')}"
 
 
@@ -108,7 +108,7 @@ def _report_text(study: Study, judged: Judgement) -> str:
 
 
 def _rank_text(judged: Judgement) -> str:
-    """Say the trial's present rank at the rung; an empty text without a rank."""
+    """Write the trial's present rank at the rung; return an empty text if it has no rank."""
     if judged.rank is None:
         return ""
     if judged.rank > MOST_COUNTED:

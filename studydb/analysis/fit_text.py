@@ -39,7 +39,7 @@ def full_text(full: FullQueue) -> str:
 
 
 def load_text(load: Load) -> str:
-    """Write "gpus=1 of cpus=8, gpus=2", and for which trial the worker is reserved."""
+    """Write "gpus=1 of cpus=8, gpus=2", and the trial for which the worker is reserved."""
     uses = str(load.uses)
     text = f"{'none' if uses == NOTHING else uses} of {load.offers}"
     reserved = load.reserved_for
@@ -47,14 +47,14 @@ def load_text(load: Load) -> str:
 
 
 def trial_fit_texts(fit: TrialFit | None) -> list[str]:
-    """Say on the page of a PENDING trial that no live worker fits the trial; [] otherwise."""
+    """Say on the page of a PENDING trial that it fits no live worker; return [] if it fits one."""
     if fit is None or fit.misfit is None:
         return []
     return [misfit_text(fit.misfit, fit.offers)]
 
 
 def fit_texts(report: FitReport | None) -> list[str]:
-    """Return the status page's texts on resources; see this module's docstring."""
+    """Say in words what the status page shows on resources: misfits, full queues, workers' uses."""
     if report is None:
         return []
     loads = report.loads

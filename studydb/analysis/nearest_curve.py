@@ -17,8 +17,8 @@ class NearestCurve:
     """
     Gives each trial the curve nearest to its params, among the curves that no other trial has.
 
-    The distance is Euclidean in the unit cube, to which the bounds of each parameter are scaled. In
-    a logarithmic domain, the logarithms of value and bounds are used. Two different values of a
+    The distance is Euclidean in the unit cube: the bounds of each parameter are scaled to 0 and 1.
+    In a logarithmic domain, the logarithms of value and bounds are used. Two different values of a
     `choice` differ by 1.
     """
 
@@ -37,7 +37,7 @@ class NearestCurve:
         }
 
     def take(self, params: Mapping[str, Any]) -> int:
-        """Take the nearest remaining curve, of equally near curves the first; return its index."""
+        """Take the nearest remaining curve, or the first of several nearest; return its index."""
         values = self._space.flatten(params)
         squares = sum(axis.differences(values[path]) ** 2 for path, axis in self._axes.items())
         index = int(np.argmin(np.where(self._left, squares, math.inf)))

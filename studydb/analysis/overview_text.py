@@ -37,7 +37,7 @@ def trials_text(row: ListedStudy) -> str:
     """
     Count the trials, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "0, no limit".
 
-    Clones do not count towards `num_trials`, so there can be more trials.
+    Clones do not count towards `num_trials`, so a study can have more trials than `num_trials`.
     """
     counts = counts_by_state(row)
     by_state = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
@@ -60,7 +60,7 @@ def ends_text(overview: Overview) -> str | None:
         (ends.cancelled, "cancelled"),
     )
     text = ", ".join(f"{count} {how}" for count, how in counts if count)
-    return text + _which(overview) if text else None
+    return text + _which_trials(overview) if text else None
 
 
 def time_text(study: Study, overview: Overview) -> str | None:
@@ -70,11 +70,11 @@ def time_text(study: Study, overview: Overview) -> str | None:
     left = None if budget is None else max(0, budget - row.terminated - row.error)
     runs = row.running > 0 and overview.workers.n_alive > 0
     text = pace_text(overview.ends, now=overview.at, left=left, runs=runs)
-    return text and text + _which(overview)
+    return text and text + _which_trials(overview)
 
 
-def _which(overview: Overview) -> str:
-    """Return a note on which trials a text describes; empty if it describes all trials."""
+def _which_trials(overview: Overview) -> str:
+    """Say which trials a text describes; return an empty text if it describes all trials."""
     n_read = overview.ends.read
     return f" (the newest {n_read} trials)" if n_read < overview.row.n_trials else ""
 
@@ -86,7 +86,7 @@ def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) 
     Args:
         ends: How the newest trials ended, and when the first of them began.
         left: How many trials the budget has left; None without a budget.
-        runs: Whether workers run trials; if not, the elapsed time ends when the last trial ended.
+        runs: Whether workers run trials. If not, the elapsed time ends at the last trial's end.
 
     Returns:
         None if no trial has begun.
@@ -118,7 +118,7 @@ def best_line(overview: Overview) -> str:
 
 
 def workers_text(workers: WorkerList) -> str:
-    """Count workers, as in "2 alive, 1 dead"; silent or dead workers only if they have trials."""
+    """Count workers, as in "2 alive, 1 dead"; a silent or dead worker counts if it has trials."""
     holding = Counter(health for worker, health in workers.workers if worker.running)
     unwell = (Health.SILENT, Health.DEAD)
     parts = [f"{holding[health]} {health}" for health in unwell if holding[health]]
@@ -133,7 +133,7 @@ def checkpoints_text(overview: Overview) -> str | None:
     total = size_text(sum(each.size_bytes for each in sizes))
     by_host = [f"{size_text(each.size_bytes)} {_origin(each)}" for each in sizes]
     hosts = ", ".join([*by_host[:MOST_HOSTS], *(["…"] if len(by_host) > MOST_HOSTS else [])])
-    return f"{sum(each.n for each in sizes)} ({total}): {hosts}{_which(overview)}"
+    return f"{sum(each.n for each in sizes)} ({total}): {hosts}{_which_trials(overview)}"
 
 
 def _origin(sizes: CheckpointSizes) -> str:

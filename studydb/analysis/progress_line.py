@@ -21,8 +21,8 @@ class ProgressLine:
     """
     Shows the number of trials in each state and the best value of a running study, on stderr.
 
-    The first `update` starts the display. On a terminal each update replaces the line. On another
-    stream a line that has changed is printed, at most every 5 s and at the end.
+    The first `update` starts the display. On a terminal, each update replaces the line. On another
+    stream, the line is printed if it has changed: at most every 5 s, and once more at the end.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ProgressLine:
         Show the newest counts and best value.
 
         Args:
-            best_value: None before any trial has a value.
+            best_value: None until a trial has a value.
             elapsed_s: Seconds since the run began.
             num_trials: The budget; None without a budget.
         """

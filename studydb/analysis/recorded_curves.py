@@ -7,8 +7,8 @@ A file of curves is JSON:
         {"params": {"lr": 0.1}, "values": [0.9, 0.5], "steps": [1, 2], "step_s": 0.3}, …]}
 
 All keys except `curves` and `values` may be missing. `space` has the form in which a study's row
-stores its space. In an entry of `curves`, the key `config` may stand for `params`, and the metric's
-name for `values`. An entry may also be a list of values alone.
+stores its space. An entry of `curves` may have the key `config` instead of `params`, and the
+metric's name instead of `values`. An entry may also be just a list of values.
 """
 
 import json
@@ -145,8 +145,8 @@ class RecordedCurves:
         objective: The metric and the mode.
         curves: One for each configuration; at least one.
         space: The space from which the configurations come; None if unknown.
-        n_left_out: If the curves are a study's: how many of its trials have no curve, because they
-            were not trained to their end or have no result. Invalidated trials are not counted.
+        n_left_out: If the curves come from a study, the number of its trials without a curve: those
+            that were not trained to their end or have no result. Invalidated trials do not count.
     """
 
     objective: Objective
@@ -201,10 +201,11 @@ class RecordedCurves:
         Read a file of curves; its form is in this module's docstring.
 
         Args:
-            metric: The metric, for a file without `metric`. If this argument is None, too, the
+            metric: The metric, for a file without `metric`. If this argument is also None, the
                 metric is the name of the first entry's only list, or "values" if that entry does
                 not have exactly one list.
-            mode: The mode, for a file without `mode`. If this argument is None, too, it is "min".
+            mode: The mode, for a file without `mode`. If this argument is also None, the mode is
+                "min".
 
         Raises:
             InvalidSpec: The file cannot be read, or has another form.

@@ -20,9 +20,9 @@ class SimulatedTrial(NamedTuple):
     A trial of a simulation.
 
     Attributes:
-        curve: The index of its curve among the recorded curves.
-        params: The params that the searcher proposed; without a searcher, those of the curve. They
-            are named by path if the curves have a space.
+        curve: The index of the trial's curve among the recorded curves.
+        params: The params that the searcher proposed; without a searcher, the params of the curve.
+            Their keys are paths if the curves have a space.
         n_steps: How many steps it has trained, including steps that were trained again.
         last_step: The `training_iteration` of its last result; None without a result.
         value: Its last value; None without a result.
@@ -79,14 +79,14 @@ class Simulation:
         completions: When trials were fully trained, in order of time.
         n_steps: How many steps (epochs) were trained in all.
         n_again: How many of the `n_steps` were trained again, because the trial had no checkpoint
-            of them.
+            of these steps.
         n_after_decision: How many of the `n_steps` were trained although the scheduler had already
             decided to stop or pause the trial at an earlier step. Steps whose results were not
             stored count, too. A number above 0 would be a fault of studydb.
         n_judged: How many reports have an entry in a rung.
         n_kills: How many workers were killed.
         duration_s: The simulated seconds from the start to the last report.
-        optimum: The best value that a recorded curve has at its end.
+        optimum: The best of the values that the recorded curves have at their ends.
     """
 
     objective: Objective

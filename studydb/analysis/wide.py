@@ -23,13 +23,13 @@ _INTEGERS = range(-(2**63), 2**63)
 
 def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], list[str]]:
     """
-    Make a study's wide views: trials with a column per parameter, results with one per metric.
+    Make a study's wide views: trials with a column per parameter, results with a column per metric.
 
     The columns have the names of the data frames' columns, cut to 63 bytes. A parameter whose
-    values are all integers of 64 bits has an integer column (a `quniform` only if it has at most
-    `MAX_VALUES_READ` values). Columns of other parameters and of metrics are doubles, or texts if
-    a value is not a number. A metric never has an integer column, because its type may change from
-    step to step. A metric that is first reported after the views were made has no column.
+    values are all integers of 64 bits has an integer column; the values of a `quniform` are
+    doubles. Columns of other parameters and of metrics are doubles, or texts if a value is not a
+    number. A metric never has an integer column, because its type may change from step to step. A
+    metric that is first reported after the views were made has no column.
 
     Returns:
         The views that were made, and the names of this study's older views that were dropped

@@ -1,4 +1,4 @@
-"""The records of checkpoints and of uploads that no process will finish."""
+"""The records of checkpoints, and of uploads that no process will finish."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class CheckpointKind(StrEnum):
-    """What the user's code passed to be saved: a dict or a directory."""
+    """What the user's code gave to be saved: a dict or a directory."""
 
     DICT = "dict"
     """Stored as a pickle, which a worker loads only in its child processes."""
@@ -59,7 +59,9 @@ class KeptCheckpoint(NamedTuple):
 
 class AbandonedUpload(Struct, frozen=True):
     """
-    An upload that no process will finish. Its row can be deleted, and its bytes unless `is_stored`.
+    An upload that no process will finish.
+
+    Its row can be deleted. Its bytes can be deleted, too, if `is_stored` is False.
 
     Attributes:
         id: The id of the upload's row.
@@ -67,7 +69,7 @@ class AbandonedUpload(Struct, frozen=True):
         trial_uuid: None if a person has uploaded the bytes for a trial that was never enqueued.
         url: Where the bytes are, if they exist.
         is_stored: Whether a checkpoint's row names the bytes, so that they must stay. This happens
-            if the request that records an upload arrives again after the checkpoint was saved.
+            if a duplicate request to record the upload arrives after the checkpoint was saved.
     """
 
     id: int

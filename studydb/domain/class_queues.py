@@ -24,14 +24,14 @@ claim, so a worker that claims thousands of trials per second does not read queu
 RESERVE_AFTER_S = 60.0
 """
 For how long a worker starts smaller trials while the first trial that it could run does not fit
-beside them; after this time the worker is reserved for the first trial.
+beside its running trials; after this time the worker is reserved for the first trial.
 """
 
 MOST_POSITIONS = 128
 """About how many positions one read asks for, over all classes: at least two of each class."""
 
 _RETRY_S = 5.0
-"""The seconds after which a worker that could not be reserved tries again."""
+"""After how many seconds a worker that could not be reserved tries to be reserved again."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class KnownClass:
 @dataclass(slots=True)
 class _Blocked:
     """
-    The first trial that would fit the worker without its running trials, and does not fit now.
+    The first trial that would fit if the worker ran no trials, but does not fit now.
 
     Attributes:
         name: The trial's class.
@@ -83,15 +83,15 @@ class ClassQueues:
     The queues of a study's resource classes, as one worker uses them.
 
     Only one slot of the worker at a time reads the queues and claims by them; other slots may call
-    `fitting` meanwhile.
+    `fitting` at any time.
 
-    The first trial by priority and number that fits is claimed. If an earlier trial would fit the
-    worker without its running trials, smaller trials are started before it for `reserve_after_s` at
-    most. Then the worker is reserved for the earlier trial, unless another worker is reserved for
-    this trial. A reserved worker starts no other trial until the earlier trial is no longer the
-    first, for example because it has started. There is one exception. If the reserved trial waits
-    only for GPUs that other workers of the host hold, the worker still starts trials without GPUs
-    that leave the reserved trial enough of the other resources.
+    Of the trials that fit, the first by priority and number is claimed. If an earlier trial does
+    not fit now, but would fit if the worker ran no trials, smaller trials are started before it for
+    `reserve_after_s` at most. Then the worker is reserved for the earlier trial, if no other worker
+    is reserved for this trial. A reserved worker starts no other trial until the earlier trial is
+    no longer the first, for example because it has started. There is one exception. If the reserved
+    trial waits only for GPUs that other workers of the host hold, the worker still starts trials
+    without GPUs that leave the reserved trial enough of the other resources.
 
     Attributes:
         reserved: The position of the trial that the worker is reserved for; None without one.
@@ -143,9 +143,9 @@ class ClassQueues:
 
     def learn(self, classes: Mapping[str, Resources]) -> None:
         """
-        Take in the classes of the study and their requests; the positions that were read stay.
+        Take in the classes of the study and their requests, and keep the positions that were read.
 
-        Classes that are known stay, because a study never loses a class.
+        Known classes that are not in `classes` are kept, because a study never loses a class.
         """
         before = self._known
         self._known = before | {  # another slot may have read a newer class meanwhile

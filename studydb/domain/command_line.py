@@ -93,8 +93,9 @@ class CommandLine:
         A command that names no parameter is accepted, because it can read `$STUDYDB_CONFIG`.
 
         Raises:
-            InvalidSpec: A name is unknown; the command names some parameters but not all; or the
-                command names a placeholder, and a parameter has the same name.
+            InvalidSpec: A name is unknown; the command names some parameters but not all, and has
+                no placeholder for all of them; or a placeholder of studydb that the command names
+                is also the name of a parameter.
         """
         known = {_dotted(path): path for path in space.leaves}
         named = set(self._names())
@@ -124,8 +125,8 @@ class CommandLine:
         Replace the placeholders.
 
         Args:
-            by_path: The values by the path of the parameter or constant ("model/width"), in the
-                order of the space.
+            by_path: The values of parameters and constants, by path ("model/width"), in the order
+                of the space.
 
         Raises:
             InvalidSpec: A parameter that the command names has no value in this trial.
@@ -347,7 +348,7 @@ def _in_hydra(value: Any) -> str:
         return "[" + ",".join(map(_in_hydra, value)) + "]"
     if not isinstance(value, str) or (_HYDRA_PLAIN.fullmatch(value) and not _is_literal(value)):
         return as_text(value)
-    quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)  # a backslash counts only before a quote
+    quoted = re.sub(r"(\\*)'", r"\1\1\\'", value)  # backslashes escape only before a quote
     tail = len(quoted) - len(quoted.rstrip("\\"))
     return f"'{quoted}{quoted[len(quoted) - tail :]}'"
 

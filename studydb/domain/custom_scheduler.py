@@ -45,16 +45,16 @@ class CustomScheduler:
     The base of schedulers in your own code; each is a frozen dataclass in an importable module.
 
     studydb reads these attributes once, when a study is created; an attribute that is left out has
-    its default. They may be fields, class attributes or properties.
+    its default. Each may be a field, a class attribute or a property.
 
     Attributes:
-        milestones: The steps of the rungs, ascending; those from `max_t` on are refused.
+        milestones: The steps of the rungs, ascending, all below `max_t`.
         interval: The distance between the steps of the rungs, given instead of `milestones`.
         max_t: The step that completes a trial, without a call of `judge`; None (default) if trials
             may train without end.
         brackets: The number of brackets; default 1. A new trial's bracket is random.
         weights: How likely each bracket is, relative to the others; by default equally likely.
-        quantile: Which quantile of the negated scores a rung's cutoff is, 0 to 1; default 0.5.
+        quantile: A rung's cutoff lies at this quantile of the negated scores, 0 to 1; default 0.5.
         resumes: Whether trials wait at rungs, so that workers ask `next_work`; default False.
         reads_best: The most entries that `judge` reads by `view.best`, up to 100; default 0.
         reads_mean: Whether `judge` reads `view.mean`; default False.
@@ -186,10 +186,10 @@ class SchedulerPlan:
 
     def milestone_at(self, step: int) -> int | None:
         """
-        Return the step of the last rung that is not after `step`.
+        Return the step of the last rung up to `step`.
 
         Returns:
-            None if all rungs are after `step`, or if `step` is not below `max_t`.
+            None if all rungs are after `step`, or if `step` is `max_t` or more.
         """
         if self.max_t is not None and step >= self.max_t:
             return None
@@ -239,7 +239,7 @@ class Question(NamedTuple):
 AskScheduler = Callable[[Question], Decision | Work]
 """
 Asks the user's code; raises DecisionFailed or NotAsked if there is no answer. A call takes a few
-seconds at most, and longer only if the code must be imported first.
+seconds at most, or longer if the code must be imported first.
 """
 
 _RUNG = ("n", "cutoff", "entered", "n_entries", "is_closed", "closed_cutoff")
@@ -266,8 +266,8 @@ def work_question(view: QueueView, keys: Sequence[RungKey], brackets: int) -> Qu
     """
     Write down what `next_work` may read.
 
-    These are the rungs with the best trial that waits at each, the trials underway, the next draw,
-    and whether a trial may start.
+    It may read the rungs, the best trial that waits at each rung, the trials underway, the next
+    draw, and whether a trial may start.
 
     Args:
         keys: Rungs that `next_work` can read even if they are closed and no trial waits there.

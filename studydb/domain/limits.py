@@ -124,7 +124,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     def reached(self, spent: Spending, *, age_s: float) -> str | None:
         """
-        Say which limit of the study is reached; of several, name the first in the fields' order.
+        Say which limit of the study is reached; of several, the first in the order of the fields.
 
         Args:
             age_s: Seconds since the study's first worker started.
@@ -166,7 +166,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     def _uses(self, spent: Spending, age_s: float) -> Iterable[tuple[str, float, float | None]]:
         most = None if self.cost_limit is None else self.cost_limit.most
-        # Ten times 0.1 are added up to 0.9999999999999999, which must reach a limit of 1.
+        # Ten costs of 0.1 add up to 0.9999999999999999, which must reach a limit of 1.
         yield "cost_limit", float(f"{spent.cost:.12g}"), most
         yield "max_steps", spent.steps, self.max_steps
         yield "total_time_limit_s", spent.time_s, self.total_time_limit_s

@@ -110,8 +110,8 @@ class ListedWorker(NamedTuple):
         tags: The worker's tags; a study can require tags of its workers.
         reserved_for: The number of a trial that fits what the worker offers, but has waited longer
             than `--reserve-after` because other trials hold these amounts. Until that trial has
-            started, the worker starts no other trial that would delay the start. None if the worker
-            is not reserved.
+            started, the worker starts no other trial that would delay it. None if the worker is not
+            reserved.
     """
 
     worker: str
@@ -151,7 +151,7 @@ class RecentEnds(NamedTuple):
     Attributes:
         read: How many trials were read.
         ended: How many of these trials have ended, for any reason.
-        stopped_early: How many the scheduler or a stop rule has stopped.
+        stopped_early: How many of them the scheduler or a stop rule has stopped.
         began_at: When the first of these trials began; None if no trial has begun.
         last_end_at: When the last of these trials ended; None if no trial has ended.
     """
@@ -184,10 +184,13 @@ class StorageProblem(NamedTuple):
 
 
 MOST_COUNTED = 10_000
-"""The most entries of a rung counted for `rank` or `waiting`; a rung can have a million."""
+"""
+At most this many entries of a rung are counted for `Judgement.rank` or `ListedRung.waiting`; a rung
+can have a million.
+"""
 
 MOST_JUDGED = 100
-"""How many of a trial's last judgements are shown, at most: a trial can have one per step."""
+"""At most this many of a trial's last judgements are shown; a trial can have one per step."""
 
 
 class Judgement(NamedTuple):
@@ -293,7 +296,7 @@ class CheckpointSizes(NamedTuple):
     """
     How many checkpoints some trials keep, and their total size: a row per host that saved them.
 
-    Checkpoints that people have uploaded have a row of their own.
+    Checkpoints that people have uploaded are counted in a separate row.
 
     Attributes:
         host: The host of the workers that saved the checkpoints. None for checkpoints that people
@@ -319,7 +322,8 @@ class AttemptDetails(NamedTuple):
     """
     An attempt's row, with columns that `v_attempt` does not show.
 
-    `AttemptProcess` describes `log_dir`, `log_tail` and, under the name `code`, `provenance`.
+    `AttemptProcess` describes `log_dir`, `log_tail` and `provenance`, which has the name `code`
+    there.
     """
 
     trial_id: int

@@ -43,20 +43,20 @@ class Result(Struct, frozen=True):
     is_last: bool = False
 
     def numbers(self) -> "Result":
-        """Return the result with only those metrics that a double can hold, as for a `Tally`."""
+        """Return the result with only those metrics that a double can hold, as `Tally` needs it."""
         numbers = {name: value for name, value in self.metrics.items() if is_double(value)}
         return self if len(numbers) == len(self.metrics) else structs.replace(self, metrics=numbers)
 
 
 def value_of(result: Result, metric: str, objective: Objective) -> Any:
-    """Return a metric's value, for `training_iteration` the step; None if the metric is missing."""
+    """Return a metric's value; the step for `training_iteration`; None for a missing metric."""
     if metric == STEP:
         return result.step
     return result.value if metric == objective.metric else result.metrics.get(metric)
 
 
 _RESULT_BYTES, _OBJECT_BYTES, _NUMBER_BYTES = 256, 64, 24
-"""About what Python takes for a `Result`; for a text, dict or list without its content; a float."""
+"""About how many bytes a `Result`, an empty text, dict or list, and a float take in Python."""
 
 _ESCAPE_BYTES = 6
 """The length of `\\u00e9`, which Python's json module writes for a letter outside ASCII."""
@@ -298,7 +298,7 @@ class Summary(Struct, frozen=True):
     best_score: float | None = None
 
     def add(self, results: Sequence[Result], objective: Objective) -> "Summary":
-        """Return the summary with later results added; of equal values the first is the best."""
+        """Return the summary with later results added; of equal best values, the first is kept."""
         if not results:
             return self
         best_value, best_step, best_score = self.best_value, self.best_step, self.best_score

@@ -1,8 +1,8 @@
 """
 Frozen records of database rows, and of the requests that write them. They use no SQL.
 
-Most are Structs of msgspec; ARCHITECTURE.md says which are not. To make the class of a Struct takes
-2 % of the time that a frozen dataclass takes, and to make an instance takes 10 %.
+Most are Structs of msgspec; ARCHITECTURE.md says which are not. Defining a Struct takes 2 % of the
+time of defining a frozen dataclass, and making an instance takes 10 %.
 """
 
 import json
@@ -91,8 +91,8 @@ class Lease(Struct, frozen=True):
 
     Attributes:
         attempt: The attempt's number, higher than those of the trial's earlier attempts.
-        token: A random text. After the database was restored from a backup, two attempts may have
-            the same number; their tokens differ.
+        token: A random text. If the database is restored from a backup, two attempts may get the
+            same number; their tokens differ.
         lease_s: How many seconds the lease lasts without a renewal, by the database's clock.
     """
 
@@ -137,7 +137,8 @@ class Proposal(Struct, frozen=True):
     Attributes:
         config: What the trial's first attempt receives; see `Claim`.
         space_version: The version of the space that the params were proposed for.
-        is_unique: Whether the params must differ from those of each other trial with `is_unique`.
+        is_unique: Whether the params must differ from the params of all other trials for which
+            `is_unique` is True.
         request: The trial's own request for resources; None if the study's request applies.
     """
 
@@ -191,9 +192,9 @@ class Study(NewStudy):
     A study's row, with its specs as objects.
 
     Attributes:
-        former_checkpoints: The other stores that the study reads: those that it used before, and
-            those of studies from whose checkpoints its trials began. An item None stands for the
-            default store.
+        former_checkpoints: The other stores that the study reads: stores to which it saved before,
+            and the stores of other studies from whose checkpoints its trials began. None in the
+            tuple stands for the default store.
         status: The stored status; FINISHED is computed and never stored.
     """
 
@@ -216,9 +217,10 @@ class TrialRow:
             has changed, and the constants of the space. None if the trial was made by a version of
             studydb that stored no configs.
         changed: The values of `config` that a person has changed, by path.
-        checkpoint_id: The checkpoint that the next attempt restores, which can be another trial's.
-        source_checkpoint_id: The checkpoint of another trial from which this trial began, as a
-            clone or as a trial that was enqueued with a checkpoint; else None.
+        checkpoint_id: The checkpoint that the next attempt restores; another trial may have saved
+            this checkpoint.
+        source_checkpoint_id: The checkpoint of another trial from which this trial began; None if
+            the trial is not a clone and was not enqueued with a checkpoint.
         parent: The number of the trial of which this trial is a clone.
         running_s: Seconds that the attempts have run in total, as last stored; None if this was
             never stored, as in a study that limits no running time.
@@ -346,7 +348,11 @@ class Worker(Struct, frozen=True):
 
 
 class LastError(Struct, frozen=True):
-    """The newest cause of a failed or lost attempt among the newest 2,000 events of a study."""
+    """
+    The error of the newest failed attempt, or lost attempt with a known cause, of a study.
+
+    Only the study's newest 2,000 events are searched.
+    """
 
     number: int
     attempt: int

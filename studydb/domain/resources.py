@@ -245,7 +245,7 @@ class Capacity(Struct, frozen=True):
 
     def minus(self, asked: Resources) -> "Capacity":
         """
-        Return what is left if a trial holds what it asks for.
+        Return what is free after a trial has taken what it asks for.
 
         Raises:
             ValueError: The request does not fit.
@@ -304,7 +304,7 @@ def choose_cards(parts: Sequence[float], gpus: float) -> tuple[int, ...] | None:
 
     A fraction gets the card with the smallest free part that is enough, so that whole cards stay
     free. All code that gives cards to trials calls this function, because a worker's ledger and the
-    locks of the host must agree.
+    locks of the host must choose by the same rule.
 
     Args:
         parts: Which part of each card is free.
@@ -392,7 +392,7 @@ def _lacking(asked: Resources, offer: Capacity) -> list[str]:
 
 
 def misspelling_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
-    """Suggest an offered name if a request names a resource that no worker offers; else ""."""
+    """Suggest an offered name for a resource of a request that no worker offers; "" without one."""
     offered = {name for one in offers for name in one.amounts}
     unknown = [name for name in asked.amounts if name not in offered]
     return did_you_mean(unknown[0], offered) if unknown else ""
@@ -415,11 +415,11 @@ class _Held(Struct, frozen=True):
 
 class Ledger:
     """
-    What the trials of one worker hold; its slots share the ledger.
+    What the trials of one worker hold; the slots of the worker share the ledger.
 
     Args:
-        free_cards: Returns, for each card, the part that no process of the host has locked. None if
-            only this process uses the cards.
+        free_cards: A function that returns, for each card, the part that no process of the host has
+            locked; None instead of a function if only this process uses the cards.
     """
 
     def __init__(
@@ -442,9 +442,11 @@ class Ledger:
 
     def free_now(self) -> Capacity:
         """
-        Return what no trial of this worker holds; of cards, what no process of the host has locked.
+        Return what this worker can give to a trial now.
 
-        If a trial has not locked its cards yet, the cards that it would lock now are not free.
+        That is what no trial of this worker holds; of each card, only the part that no process of
+        the host has locked. If a trial has not locked its cards yet, the cards that it would lock
+        now are not free.
         """
         if self._free_cards is None or not self.capacity.cards:
             return self._free

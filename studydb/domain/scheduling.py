@@ -44,7 +44,7 @@ class RungView(Struct, frozen=True):
         cutoff: The interpolated quantile as a score; None if no entry ranks.
         entered: Whether the reporting trial has an entry already.
         n_entries: The number of all entries.
-        is_closed: Whether a `Close` has been carried out.
+        is_closed: Whether a `Close` of the rung has been carried out.
         closed_cutoff: The worst score that was kept when the rung closed; None if none was kept, or
             if the rung is open.
         near: The scores of the entry at the quantile and of the entries beside it, by their ranks
@@ -65,7 +65,7 @@ class Ranked(NamedTuple):
     An entry of a rung, with what another trial needs to continue from the entry's trial.
 
     Attributes:
-        checkpoint_id: The trial's checkpoint of the entry's step; None if there is none.
+        checkpoint_id: The trial's checkpoint at the step of the entry; None if there is none.
         config: The config of the trial; its params if the trial was made by a version of studydb
             that stored no configs.
     """
@@ -91,9 +91,9 @@ class Close(NamedTuple):
     A trial that a person has paused takes one of the `keep` places only if fewer than `keep` other
     trials wait. Once the person resumes this trial, it goes on if it is not worse than the worst
     trial that has a place. The trials that are not kept end as GIVEN_UP, later and at most 100 at a
-    time. A rung closes only once. A negative `keep` counts as 0, but pauses the study if a custom
-    scheduler returns it. A `Close` of a rung without entries, or of a closed rung, counts as
-    `Idle.WAIT`.
+    time. A rung closes only once. A negative `keep` counts as 0; if a custom scheduler returns a
+    negative `keep`, the study is paused. A `Close` of a rung without entries, or of a closed rung,
+    counts as `Idle.WAIT`.
     """
 
     rung: RungKey
@@ -117,8 +117,7 @@ class StudyView(Protocol):
     """
     What `judge` may read, in the report's transaction.
 
-    Rungs are shown as they were before the report; scores of the reporting trial include the
-    report.
+    Rungs are shown as they were before the report; `mean` and `best_score` include the report.
     """
 
     def rung(self, key: RungKey) -> RungView:
@@ -129,7 +128,8 @@ class StudyView(Protocol):
         Return the best entries of a rung that `Scheduler.locks` names, best first.
 
         Args:
-            n: How many entries to return; at most `Scheduler.reads_best`. Each costs a look-up.
+            n: How many entries to return; at most `Scheduler.reads_best`. Each entry costs a
+                look-up.
         """
 
     def mean(self) -> float:
@@ -196,7 +196,7 @@ class QueueView(Protocol):
 
     def underway(self, bracket: int) -> Sequence[int]:
         """
-        Return the last steps of those trials of a bracket that are underway.
+        Return the last step of each trial of a bracket that is underway.
 
         A trial is underway if it is RUNNING, or if workers can claim it later: it is in back-off,
         paused with the study, or waits for a live worker with other resources. If more than 1,000

@@ -48,8 +48,8 @@ class MoreOptions(LimitOptions, total=False):
             "last=3, best=1"; by default the newest two.
         resources: What each trial needs, such as {"gpus": 1, "memory_gb": 8, "licence": 1} or
             "gpus=1"; a worker starts a trial only if the worker has these amounts free. If the
-            amounts depend on the trial: a function in a module, or its import path
-            "module:function"; the function returns the amounts for a config.
+            amounts depend on the trial, give a function in a module, or its import path
+            "module:function". The function gets a trial's config and returns the amounts.
         require: Tags that a worker must have to run the study, such as ["a100"].
     """
 
@@ -70,7 +70,8 @@ class StudySpec:
     """
     The checked arguments with which a study is created.
 
-    A new setting is a field here, an argument of `create_study` and an option of `studydb create`.
+    To add a setting, add a field here, an argument of `create_study` and an option of
+    `studydb create`.
     The study's row holds a setting in the column of its name, or in the JSON column `settings`.
     `create_study` explains the settings that are not listed here.
 
@@ -104,7 +105,7 @@ class StudySpec:
 
     @property
     def num_draws(self) -> int | None:
-        """How many points the searcher has; None for no limit, 0 without a searcher."""
+        """How many points the searcher can propose; None for no limit, 0 without a searcher."""
         return 0 if self.searcher is None else self.searcher.size(self.space)
 
     @property
@@ -133,7 +134,7 @@ class StudySpec:
 
     @property
     def common_request(self) -> Resources:
-        """What trials without their own request ask for; empty if the study names no amounts."""
+        """What a trial without its own request asks for; empty if the study names no amounts."""
         return self.resources if isinstance(self.resources, Resources) else Resources()
 
     @property

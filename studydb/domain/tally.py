@@ -9,7 +9,7 @@ from studydb.domain.metrics import Result, is_double
 
 Analysis = dict[str, dict[str, float]]
 """
-By the metric's name: its min, max, avg and last, or only last if all values are NaN. Stored in the
+For each metric, by name: min, max, avg and last, or only last if all values are NaN. Stored in the
 column `trial.metric_summary`.
 """
 
@@ -122,7 +122,7 @@ class Tally:
         return self
 
     def analysis(self, more: Iterable[Result] = ()) -> Analysis:
-        """Summarize the added results and `more` later ones, but do not add `more`."""
+        """Summarise the added results and the later results `more`, without adding `more`."""
         series = self._series(more)
         found = {name: known.analysis() for name, known in self._sums.items() if name not in series}
         for name, values in series.items():

@@ -75,13 +75,14 @@ class ASHA(BaseScheduler):
 
     The end game of "promotion": once only the share `end_game` of one of the study's limits (steps,
     cost or time) is left, no new trials are made. Free workers resume the best of all waiting
-    trials, even if it is worse than the cutoff of its rung. If `num_trials` is reached or the
-    searcher has no more points while more than this share is left, the end game begins once no
-    trial underway is below its first rung, and no rung promotes a trial. Then waiting trials are
-    resumed as long as the end game takes at most the share `end_game` of all training. A trial is
-    resumed in spite of this share if no trial has reached `max_t` or is on its way there. The
-    training without an end game is estimated: of n trials at a bracket's first rung, n /
-    reduction_factor**i train up to the rung that is i rungs higher.
+    trials, even if it is worse than the cutoff of its rung. A study can run out of new trials
+    while more than this share is left: `num_trials` is reached, or the searcher has no more points.
+    Then the end game begins once no trial underway is below its first rung, and no rung promotes a
+    trial. In this end game, waiting trials are resumed as long as it takes at most the share
+    `end_game` of all training. If no trial has reached `max_t` or is on its way there, a trial is
+    resumed in spite of this share. To compute the share, the training without an end game is
+    estimated: of n trials at a bracket's first rung, n / reduction_factor**i train up to the rung
+    that is i rungs higher.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
@@ -93,7 +94,7 @@ class ASHA(BaseScheduler):
         rule: By which rule trials are stopped, "ray" or "syne_tune".
         end_game: The share of the budget that is spent on resuming the best paused trials, from 0
             (no end game) to less than 1. By default 0.4 for "promotion". "stopping" has no end
-            game, and neither has a study whose trials cannot reach `max_t` (2**62 or more).
+            game. If `max_t` is 2**62 or more, which no trial can reach, there is no end game.
     """
 
     absent: ClassVar[Mapping[str, Any]] = {"end_game": 0.0}  # older versions had no end game
@@ -178,7 +179,7 @@ class ASHA(BaseScheduler):
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form; it lacks options with the values that older versions assume."""
+        """Return the stored form, without the options that have the values of older versions."""
         later = {"brackets": 1, "type": STOPPING, "rule": RAY, **self.absent}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 
@@ -210,15 +211,15 @@ class ASHA(BaseScheduler):
         return self.brackets - 1
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:
-        """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
+        """Return the next milestone after `step`; after the last, `max_t`; None from `max_t` on."""
         return next_milestone(self.milestones(bracket), self.max_t, step)
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
         """
         Return the rung of the last milestone up to `step`.
 
-        From `max_t` on there is no rung, except with an end game: then a rung at `max_t` counts the
-        trials that have reached that step.
+        From `max_t` on there is no rung. With an end game there is one, at `max_t`: it counts the
+        trials that have reached this step.
         """
         if step >= self.max_t:
             return (RungKey(bracket, self.max_t),) if self._has_end_game else ()
@@ -230,7 +231,7 @@ class ASHA(BaseScheduler):
         Judge one report against its rung.
 
         Args:
-            report: Its `score` is lower for a better value, and +Inf for NaN.
+            report: A lower `score` is better; it is +Inf for NaN.
             view: What was recorded before this report.
         """
         locked = [(key, view.rung(key)) for key in self.locks(report.bracket, report.step)]
@@ -309,7 +310,7 @@ class ASHA(BaseScheduler):
 
     def _affordable(self, view: QueueView) -> Iterator[WaitingTrial]:
         """
-        Yield the waiting trials that may be resumed once no new trial may be made, one per rung.
+        Yield the waiting trials that may be resumed when no new trial can be made, one per rung.
 
         A trial may be resumed if it can be trained up to `max_t` within the share `end_game` of all
         training, or if no trial has reached `max_t` or is on its way there. No trial is resumed
@@ -344,10 +345,10 @@ class _Training(NamedTuple):
     The training of a bracket's trials, computed from its rungs and its trials underway.
 
     Attributes:
-        by_promotion: How many steps the trials would train in total without an end game, if
-            1/reduction_factor of the trials at each rung went on (an estimate).
-        steps: The steps that the trials have trained up to rungs, and for each trial underway that
-            has reached a rung, the steps from its last rung to `max_t`.
+        by_promotion: How many steps the trials would train in total without an end game. This is
+            estimated as if 1/reduction_factor of the trials at each rung went on.
+        steps: The steps that the trials have trained up to rungs, plus the steps from the last rung
+            to `max_t` of each trial underway that has reached a rung.
         n_last: How many trials have reached `max_t`, or are underway and have reached a rung.
         is_beginning: Whether a trial underway is still below the first rung; False without rungs.
     """

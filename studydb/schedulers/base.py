@@ -9,7 +9,7 @@ from studydb.domain.specs.spec import Spec
 
 
 def next_milestone(milestones: Sequence[int], max_t: int, step: int) -> int | None:
-    """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
+    """Return the next milestone after `step`; after the last, `max_t`; None from `max_t` on."""
     return next((due for due in (*milestones, max_t) if due > step), None)
 
 

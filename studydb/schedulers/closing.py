@@ -40,8 +40,8 @@ def _wait_at(key: RungKey, report: Report, view: StudyView) -> Decision:
     """
     Pause a trial at its rung until the rung closes.
 
-    NaN stops the trial. If the rung has closed already, the trial goes on if it is not worse than
-    the worst trial that was kept, and is stopped otherwise.
+    NaN stops the trial. If the rung has closed already, the trial is stopped if it is worse than
+    all trials that were kept; otherwise it goes on.
     """
     rung, entry = view.rung(key), Entry(key, report.score)
     worst = rung.closed_cutoff

@@ -49,13 +49,13 @@ class HyperBand(ClosingScheduler):
     person, and either all draws of the bracket are taken or no more trials can be made. Then the
     best ceil(planned / reduction_factor) of the trials that wait there go on; `planned` is the
     number of trials that reach the rung if none ends earlier. Trials with equal scores rank in the
-    order in which they arrived. If the budget does not fill the bracket and fewer trials arrived
-    than planned, the number of arrived trials replaces `planned`. If the budget does not fill the
-    bracket and no trial waits at the rung, the rung stays open for the trials of an extended study.
+    order in which they arrived. If the budget does not fill the bracket, there are two exceptions.
+    If fewer trials arrived than planned, the number of arrived trials replaces `planned`. If no
+    trial waits at the rung, the rung stays open for the trials of an extended study.
     Free workers begin the next bracket while trials of this bracket still run.
 
-    NaN stops a trial. A trial that arrives at a closed rung goes on if it is not worse than the
-    worst trial that the rung kept, and is stopped otherwise.
+    NaN stops a trial. A trial that arrives at a closed rung is stopped if it is worse than all
+    trials that the rung kept; otherwise it goes on.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).
@@ -112,7 +112,7 @@ class HyperBand(ClosingScheduler):
         return band * len(self.sizes) + bisect_right(self._ends, place)
 
     def _end_of(self, bracket: int) -> int:
-        """The first draw after the draws of a bracket."""
+        """Return the first draw after the draws of a bracket."""
         band, kind = divmod(bracket, len(self.sizes))
         return band * self.band_size + self._ends[kind]
 
@@ -122,7 +122,7 @@ class HyperBand(ClosingScheduler):
         return tuple(self._milestone(k) for k in range(halvings, 0, -1))
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:
-        """Return the first milestone after `step`, else `max_t`; None from `max_t` on."""
+        """Return the next milestone after `step`; after the last, `max_t`; None from `max_t` on."""
         return next_milestone(self.milestones(bracket), self.max_t, step)
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
@@ -132,12 +132,12 @@ class HyperBand(ClosingScheduler):
 
     def next_work(self, view: QueueView) -> Work:
         """
-        Resume the best trial that a closed rung has kept, highest step first; else close a rung.
+        Resume the best trial that a closed rung has kept, from the highest step down.
 
-        If no trial can be resumed and no rung can close, a new trial starts if the budget allows
-        it. The rungs of a filled bracket close in ascending order of their steps: if a rung can
-        close, so can the open rungs at lower steps, and these come first in `view.rungs()`. The
-        trials that go on from a closed rung are resumed before another rung closes.
+        If no trial can be resumed, a rung closes. If no rung can close, a new trial starts if the
+        budget allows it. The rungs of a filled bracket close in ascending order of their steps: if
+        a rung can close, so can the open rungs at lower steps, which come first in `view.rungs()`.
+        The trials that go on from a closed rung are resumed before another rung closes.
         """
         keys = view.rungs()
         for key in sorted(keys, key=lambda key: -key.step):

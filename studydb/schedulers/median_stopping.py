@@ -35,9 +35,9 @@ class MedianStopping(BaseScheduler):
             mean at the judged step.
         interval: The number of steps between two judgements.
         hard_stop: Whether a trial that is worse than the median ends. If False, the trial is
-            paused, and stays PAUSED until a person resumes it; then it is judged again at the next
-            multiple of `interval`. Ray Tune resumes such a trial when all other trials have ended,
-            and does not judge it again.
+            paused until a person resumes it, and is then judged again at the next multiple of
+            `interval`. Ray Tune resumes such a trial when all other trials have ended, and does not
+            judge it again.
     """
 
     grace_period: int = 1

@@ -16,8 +16,8 @@ from studydb.schedulers.closing import ClosingScheduler
 
 HALF = 0.5
 """
-Once this share of one of the study's limits is spent, the best trials are chosen as soon as every
-trial has reached step `i`, has ended or is paused by a person. Until then no new trial is made.
+Once this share of one of the study's limits is spent, no new trial is made, and the best trials are
+chosen as soon as every trial has reached step `i`, has ended or is paused by a person.
 """
 
 
@@ -26,14 +26,14 @@ class OneEpoch(ClosingScheduler):
     """
     Train every trial to step `i`, then the best `top_k` trials to `max_t`, and end the others.
 
-    The trials are chosen when no further trial can reach step `i`: every trial has arrived, has
-    ended or is paused by a person, and either no new trial can be made (`num_trials` is reached, or
-    the searcher has no further point) or half of a limit of the study (steps, cost or time) is
+    The trials are chosen when two conditions hold. First, every trial has reached step `i`, has
+    ended or is paused by a person. Second, no new trial can be made (`num_trials` is reached, or
+    the searcher has no further point), or half of a limit of the study (steps, cost or time) is
     spent. If no trial waits at step `i` at that time, more trials are made as long as the study
     allows. A study with an endless searcher, and without `num_trials` and limits, would never
     choose, and is refused. Of trials with equal scores, the first that reported is chosen. NaN
-    stops a trial. If the study is extended after the choice, a later trial goes on if it is not
-    worse than the worst trial that was chosen.
+    stops a trial. If the study is extended after the choice, a later trial is stopped if it is
+    worse than all trials that were chosen; otherwise it goes on.
 
     Attributes:
         i: The step at which the trials are compared.

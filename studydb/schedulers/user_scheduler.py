@@ -25,7 +25,7 @@ _NOUN = "scheduler"
 @dataclass(frozen=True)
 class UserScheduler:
     """
-    Knows the rungs of a custom scheduler, and raises DecisionNeeded where the user's code decides.
+    Knows the rungs of a custom scheduler; raises DecisionNeeded when the user's code must decide.
 
     Attributes:
         path: The import path "module:Class".
@@ -64,7 +64,7 @@ class UserScheduler:
         return {"name": self.path, "options": dict(self.options), "plan": self.plan.to_json()}
 
     def asked_by(self, ask: AskScheduler) -> "UserScheduler":
-        """Return this scheduler for a process that can ask the user's code."""
+        """Return a copy with `ask`, for a process that can ask the user's code."""
         return replace(self, ask=ask)
 
     def is_made_by(self, path: str, options: Mapping[str, Any] | None) -> bool:

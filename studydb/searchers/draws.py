@@ -10,8 +10,8 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
     """
     Return the random number in [0, 1) of one parameter for one draw.
 
-    A new parameter does not change the values of the other parameters, because their paths stay the
-    same. The numbers are made of the raw words of NumPy's generator Philox. NumPy never changes
+    If a space gets a new parameter, the values of its other parameters stay the same, because their
+    paths do. The numbers are made of the raw words of NumPy's generator Philox. NumPy never changes
     these words, but may change its distributions.
 
     Args:
@@ -28,7 +28,7 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
 
 @lru_cache(maxsize=256)
 def _draws_of(key: int, block: int) -> list[float]:
-    """Compute the numbers of a block of draws: to start Philox for each draw would cost more."""
+    """Compute the numbers of a block of draws; starting Philox for each draw would cost more."""
     from numpy.random import Philox  # noqa: PLC0415  most commands need no numpy
 
     words = Philox(key=key, counter=block * BLOCK_DRAWS).random_raw(4 * BLOCK_DRAWS)[::4]

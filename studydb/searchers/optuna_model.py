@@ -43,14 +43,14 @@ class OptunaModel:
     """
     A study of Optuna in memory, to which trials are added in the order of their numbers.
 
-    For Optuna, an invalidated trial is FAIL, and so is a trial that has a clone. Any other trial
-    that has not ended is RUNNING, unless it is paused with a value. A trial that has ended, or is
-    paused with a value, is
+    In Optuna's study, a trial has the first of these states that applies:
 
-    - FAIL if it is in ERROR, or its value is missing or NaN;
-    - else COMPLETE with its last value, if it has completed, if a stop rule has ended it, or if the
-      study has several objectives;
-    - else PRUNED with its last value at its last step.
+    - FAIL if the trial is invalidated or has a clone.
+    - RUNNING if the trial has not ended and is not paused with a value.
+    - FAIL if the trial is in ERROR, or its value is missing or NaN.
+    - COMPLETE, with its last value, if the trial has completed, if a stop rule has ended it, or if
+      the study has several objectives.
+    - PRUNED, with its last value at its last step, in all other cases.
 
     Unless the option `constant_liar` is False, TPE counts RUNNING trials as bad trials, so that the
     points that are proposed together differ.
@@ -92,7 +92,7 @@ class OptunaModel:
             self._is_stale = self._is_stale or not self._add(observation)
 
     def _add(self, observation: Observation) -> bool:
-        """Store a trial in Optuna's study; False if Optuna's study must be made again."""
+        """Store a trial in Optuna's study; return False if Optuna's study must be made again."""
         number = observation.number
         if self._space.misfit(observation.params) is not None:
             return number not in self._ids  # another program wrote this row
@@ -178,7 +178,7 @@ class _Axis:
         return self.domain.cast(value)
 
     def decode(self, value: Any) -> Any:
-        """Read the parameter's value from Optuna's, which rounding may have put out of bounds."""
+        """Convert Optuna's value, which rounding may have put out of bounds, to the parameter's."""
         lower, upper = self.domain.lower, self.domain.upper  # type: ignore[attr-defined]
         return self.domain.cast(min(max(value, lower), upper))
 
@@ -200,7 +200,7 @@ class _StepAxis(_IndexAxis):
 
 
 class _ChoiceAxis(_IndexAxis):
-    """A `choice`, by index: a JSON value may be a list or a dict, and Optuna's category may not."""
+    """A `choice`, by index: its values may be lists or dicts, but a category of Optuna may not."""
 
     def encode(self, value: Any) -> int:
         assert self.domain.distinct is not None

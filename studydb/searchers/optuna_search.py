@@ -2,8 +2,8 @@
 Searchers of Optuna, which learn from the study's history.
 
 The sampler runs in the study's proposer, outside any transaction. A sampler is allowed only if its
-points are a function of the trials: several processes are the proposer in turn, and no process has
-the state of another process's sampler.
+points are a function of the trials: several processes are the proposer in turn, and a process does
+not have the state of another process's sampler.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,10 +56,10 @@ class OptunaSearch(Seeded):
     """
     Propose points by a sampler of Optuna: `OptunaSearch("TPESampler", n_startup_trials=5)`.
 
-    A configuration is not proposed again; see `Searcher.wants_unique` for the exceptions. If a
-    worker would have to wait too long for the sampler, it takes a random point; the trial's
-    `origin` is then "by index". `pip install 'studydb[optuna]'` installs Optuna; the process that
-    creates the study and all workers need it.
+    A configuration is not proposed again; see `Searcher.wants_unique` for the exceptions. A worker
+    that would have to wait too long for the sampler takes a random point; the trial's `origin` is
+    then "by index". `pip install 'studydb[optuna]'` installs Optuna; the process that creates the
+    study and all workers need Optuna.
 
     Attributes:
         sampler: The name of a class of `optuna.samplers`; so far only "TPESampler".

@@ -16,7 +16,7 @@ from studydb.searchers.seeded import Seeded
 @dataclass(frozen=True)
 class RandomSearch(Seeded):
     """
-    Propose independent random points without end; in a space without parameters each point is {}.
+    Propose any number of independent random points; without parameters, each point is {}.
 
     Studies with equal seeds and equal spaces get the same points.
     """

@@ -16,8 +16,8 @@ class Seeded(Spec):
     A searcher with a seed.
 
     Attributes:
-        seed: The seed for studies that are created with this searcher, 0 to 2**63 - 1; with None,
-            each study gets a random seed.
+        seed: The seed of each study that is created with this searcher, 0 to 2**63 - 1; None for a
+            random seed per study.
     """
 
     wants_unique: ClassVar[bool] = False

@@ -17,7 +17,7 @@ MOST_READS = 1_000
 """The largest `StopRule.reads`."""
 
 LONGEST_WHY = 500
-"""How many bytes of the reason that a rule gives are kept."""
+"""The reason that a rule or a custom scheduler gives is cut to this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class StopRule:
         Decide after each result of a trial, within a second, whether the trial ends.
 
         studydb calls this method in a child process. The result is the last of `trial.results`.
-        Results that a later attempt of the trial has replaced are left out.
+        The list has no results that a later attempt of the trial has replaced.
 
         Returns:
             False to go on; True, or the reason in words, to end the trial as RULE_STOPPED.
@@ -90,7 +90,7 @@ class CustomRule:
         return True
 
     def hit(self, history: Sequence[Result], n_results: int = 1, *, objective: Objective) -> bool:  # noqa: ARG002  other rules use them
-        """Return False: a child process runs the rule, and `Batch.ruled` holds its decision."""
+        """Return False: a child process runs the rule, and `Batch.ruled` has the decision."""
         return False
 
     def may_hit(self, recent: Sequence[Result], *, objective: Objective) -> bool:  # noqa: ARG002  other rules use them
@@ -159,7 +159,7 @@ class RuleDecision(Struct, frozen=True):
     What the custom rules of a study say about the results of a batch.
 
     Attributes:
-        stops_at: The step of the first result at which a rule ends the trial; None if none ends it.
+        stops_at: The step of the first result at which a rule ends the trial; None if no rule does.
         rule: The rule that ends the trial, as text.
         why: The reason that the rule gives; "" if it gives none.
         failure: The first failure of a rule; None if no rule has failed.

@@ -24,9 +24,9 @@ class DecidedBy(StrEnum):
     """Who decided that an attempt ends, or who paused a trial or study."""
 
     SCHEDULER = "scheduler"
-    """The scheduler, also if the study was paused because the user's scheduler did not decide."""
+    """The scheduler; also for a study paused because the user's scheduler did not decide."""
     RULE = "rule"
-    """A stop rule, also if the study was paused because the user's rule did not decide."""
+    """A stop rule; also for a study paused because the user's rule did not decide."""
     TRIAL = "trial"
     """The trial's own code, by a report with `done=True`."""
     PERSON = "person"
@@ -40,7 +40,7 @@ class DecidedBy(StrEnum):
     LIMIT = "limit"
     """A limit or a stop rule for the whole study, or the limit of a trial's running time."""
     REQUESTS = "requests"
-    """The resource function, which paused the study by not saying what a trial needs."""
+    """The resource function: the study was paused because it did not say what a trial needs."""
 
 
 class Verdict(Struct, frozen=True):
@@ -50,8 +50,8 @@ class Verdict(Struct, frozen=True):
     Attributes:
         action: STOP, PAUSE or EXPLOIT.
         reason: Why the attempt ends, and why the trial ends if the verdict ends the trial.
-        at_once: Whether the worker kills the trial without its grace. Only a renewal sets this; the
-            trial's row does not store it.
+        at_once: Whether the worker kills the trial without the grace. Only a renewal sets this
+            attribute; the trial's row does not store it.
     """
 
     action: Action
@@ -64,7 +64,7 @@ class Verdict(Struct, frozen=True):
         """
         Whether results that are reported after the verdict are dropped.
 
-        True for decisions of schedulers, rules and limits, and if the trial is done. A person's
+        True for verdicts of schedulers, rules and limits, and if the trial is done. A person's
         request may arrive in the middle of a step, and must not discard the step's result or skip a
         rung.
         """
@@ -127,7 +127,7 @@ class Decision:
         exploit: What the action EXPLOIT copies; None for other actions. No operation carries out
             an EXPLOIT yet.
         why: In words, why a trial is stopped or paused, for `show` and `status`. Only a scheduler
-            in the user's code sets it; studydb explains the decisions of its own schedulers.
+            in the user's code sets it; studydb itself explains the decisions of its schedulers.
         resources: What a trial that pauses asks for from its next attempt on, such as {"gpus": 2};
             None if the request does not change. Only a scheduler in the user's code sets it.
     """
@@ -162,7 +162,8 @@ class Answer:
     The answer to a flush.
 
     Attributes:
-        verdict: None to continue; else the attempt may save a last checkpoint and must finish.
+        verdict: None if the attempt continues. With a verdict, the attempt may save a last
+            checkpoint and must finish.
         next_decision_step: The step at which the scheduler judges next; None for never.
         summary: The trial's summary after this flush; None if the summary was not read. A
             comparison of two answers ignores their summaries.

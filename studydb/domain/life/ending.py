@@ -24,14 +24,14 @@ GIVEN_BACK, TRY_LATER = "GivenBack", "TryLater"
 """
 The error types of an attempt whose command asked for another attempt, or could not be started.
 GivenBack: the command ended with exit code 130 or 143, or was killed by SIGINT or SIGTERM; another
-attempt may begin at once. TryLater: the command ended with exit code 75, or this host could not
-start the command; another attempt may begin after a back-off.
+attempt may begin without delay. TryLater: the command ended with exit code 75, or its host could
+not start the command; another attempt may begin after a back-off.
 """
 
 FREE_EXITS = 9
 """
-How many attempts of a trial in a row can end as GivenBack or TryLater, without a new checkpoint,
-and not count as lost; each further attempt in the row counts as lost.
+If attempts of a trial in a row end as GivenBack or TryLater, without a new checkpoint, the first 9
+of them do not count as lost; each further one does.
 """
 
 LONGEST_DELAY_S = 300.0
@@ -61,7 +61,7 @@ class TrialFacts(Struct, frozen=True):
     Attributes:
         failures: How many earlier failures of the trial count.
         losses: How many earlier attempts were lost since the trial's newest checkpoint.
-        verdict: What the end of the attempt is to carry out; see `final_verdict`.
+        verdict: The verdict that the end of the attempt carries out; see `final_verdict`.
         note: Why a trial whose attempt was lost is not retried; "" if only `max_losses` decides.
         delay_s: The seconds that a trial waits after a PREEMPTED attempt or an uncounted failure.
         counting: Whether a failure counts, does not count, or ends the trial.
@@ -80,11 +80,11 @@ class Ending(Struct, frozen=True):
     The state of a trial after one of its attempts has ended.
 
     Attributes:
-        reason: Why the trial ended; None unless its state is final.
+        reason: Why the trial ended; None if its state is not final.
         attempt_reason: Why the attempt ended.
         failures, losses: The counts of `TrialFacts`, plus 1 if the ended attempt counts as a
             failure or as lost.
-        delay_s: The seconds that the trial waits before it can be claimed; 0 unless PENDING.
+        delay_s: The seconds that a PENDING trial waits before it can be claimed; 0 in other states.
         paused_by: Who paused the trial. If STUDY, the trial goes on when the study is resumed.
         note: Text that is added to the message of the attempt's failure.
     """
@@ -103,7 +103,8 @@ def requested_verdict(request: str | None, status: Status) -> Verdict | None:
     """
     Return the verdict that the trial's request or the study's status asks for, or None.
 
-    A stop comes before a pause. If request and status ask for the same, the request comes first.
+    A stop comes before a pause. If both ask for a stop, or both for a pause, the request comes
+    first.
     """
     return (
         _VERDICTS_OF_STOPS.get(request)
@@ -127,10 +128,10 @@ _PAUSED_WITH_STUDY = Verdict(Action.PAUSE, Reason.PAUSED, DecidedBy.STUDY)
 
 def effective_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
     """
-    Return the stored verdict if it refuses results, else the requested verdict.
+    Return the stored verdict if it refuses results; if not, return the requested verdict.
 
-    A stored verdict that came from a request does not count: the request can have been changed or
-    withdrawn since then, and the last request wins.
+    A stored verdict that came from a request does not count: a person can have changed or withdrawn
+    the request since then, and the last request wins.
     """
     return verdict if verdict is not None and verdict.refuses_results else requested
 
@@ -155,7 +156,7 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
 
 
 def verdict_of_completed(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
-    """Return the stored verdict of a completed attempt if no request replaces it, else None."""
+    """Return the stored verdict of a completed attempt; None if a request replaces the verdict."""
     return verdict if final_verdict(verdict, requested) == verdict else None
 
 

@@ -7,13 +7,15 @@ class EventKind(StrEnum):
     """
     What happened to a trial, a worker or a study.
 
-    FAILED and LOST are ends of attempts. PAUSED to REINSTATED are people's requests about
-    trials. The kinds that begin with STUDY are changes of the study's status.
+    FAILED and LOST are ends of attempts. The kinds from PAUSED to REINSTATED are people's requests
+    about trials. The kinds that begin with STUDY are changes of the study's status.
 
-    REVISED: a person has changed the study's trainable. CONFIG_NOT_READ: a trial's stored config
-    could not be read, so the trial has failed. SCHEDULER_IDLE and JUDGED: a custom scheduler gives
-    no trial, or has said why it stops one. QUOTA_REACHED: a checkpoint was not saved, because the
-    study's checkpoints have reached their quota.
+    - REVISED: a person has changed the study's trainable.
+    - CONFIG_NOT_READ: the trainable never reads its config, so the parameters have no effect.
+    - QUOTA_REACHED: older checkpoints were removed, because a new checkpoint would have exceeded
+      the quota.
+    - SCHEDULER_IDLE: a custom scheduler has no work left.
+    - JUDGED: a custom scheduler has said why it stops or pauses a trial.
     """
 
     CREATED = "created"
@@ -60,7 +62,8 @@ class Actor(StrEnum):
     """
     Values of `event.actor` for events that no person caused; a person is stored as user@host.
 
-    A stop rule that stops the whole study is recorded as LIMIT; RULE is for stops of one trial.
+    LIMIT also stands for a stop rule that stops the whole study. RULE stands for a custom rule that
+    stops a trial, or that did not decide, so that the study was paused.
     """
 
     WORKER = "worker"

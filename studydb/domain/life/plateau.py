@@ -23,7 +23,7 @@ _FEWEST = 2
 
 class BestValues(NamedTuple):
     """
-    What a rule that stops the whole study keeps of all results that were stored so far.
+    What a rule that stops the whole study remembers of all results that were stored so far.
 
     Attributes:
         values: The best `top` values, best first.
@@ -126,7 +126,7 @@ class Plateau(Spec):
         """
         if self.top is not None:
             return False
-        is_short = len(recent) < self.num_results  # earlier attempts may have reported the others
+        is_short = len(recent) < self.num_results  # earlier attempts may have the missing ones
         return is_short or self.hit(recent, self.grace_period, objective=objective)
 
     def _is_worse_than_threshold(self, value: float, objective: Objective) -> bool:

@@ -24,7 +24,7 @@ any trial, and the newest of a trial that has ended.
 
 class SavedState(Struct, frozen=True):
     """
-    A checkpoint of a trial, among which `Keep.expired` chooses.
+    A checkpoint of a trial; `Keep.expired` chooses among the checkpoints of a trial.
 
     Attributes:
         value: The value of the study's metric at `step`; None if no result has this step.
@@ -45,10 +45,11 @@ class Keep(Spec):
     kept, too.
 
     Attributes:
-        last: How many of the newest checkpoints are kept; two are kept in any case.
+        last: How many of the newest checkpoints are kept; if this is 1, two are kept.
         best: How many checkpoints are kept because their steps have the best values of the study's
-            metric. Of equal values, that of the earlier checkpoint is better; NaN is never best.
-        every: Keep the checkpoints whose steps are multiples of this; None for no such rule.
+            metric. Of equal values, the one with the earlier checkpoint is better; NaN is never
+            best.
+        every: Checkpoints whose steps are multiples of this number are kept; None turns this off.
         quota: The most bytes that the kept checkpoints of all trials of the study have together,
             such as "10GB"; None for no limit. A save that would exceed the quota first removes
             the oldest checkpoints of any trials, except pinned ones and the newest of each trial

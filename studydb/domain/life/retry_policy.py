@@ -12,7 +12,7 @@ from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
 
 UNCOUNTED_IN_A_ROW = 9
-"""How many failures in a row, without a new checkpoint, can be uncounted; further ones count."""
+"""At most this many failures in a row, without a new checkpoint, do not count; later ones count."""
 
 
 class Counting(StrEnum):
@@ -39,7 +39,7 @@ class Retry(Spec):
         on: Of the exceptions that the other two options do not name, only these are retried; None
             for all.
         never: A trial that raises one of these is not retried.
-        uncounted: These are retried without counting as failures. They count from the trial's 10th
+        uncounted: These are retried and do not count as failures. They count from the trial's 10th
             failure in a row without a new checkpoint.
     """
 

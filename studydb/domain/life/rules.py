@@ -187,7 +187,7 @@ def custom_rules(rules: Iterable[Rule]) -> list[CustomRule]:
 
 
 def rule_warning(rules: Iterable[Rule], result: Result, *, objective: Objective) -> str | None:
-    """Return a warning if a result lacks a metric that a rule compares; else None."""
+    """Return a warning if a result lacks a metric that a rule compares; None if it lacks none."""
     named = (rule.metric for rule in rules if not isinstance(rule, CustomRule))
     missing = next((each for each in named if value_of(result, each, objective) is None), None)
     if missing is None:
@@ -212,12 +212,12 @@ class RuleWatch:
         self._recent: deque[Result] = deque(maxlen=longest_history(rules))
 
     def may_hit(self, result: Result) -> bool:
-        """Note the attempt's next result, and tell whether it may hit a rule."""
+        """Record the attempt's next result, and tell whether this result may hit a rule."""
         self._recent.append(result)
         recent = tuple(self._recent)
         return any(rule.may_hit(recent, objective=self._objective) for rule in self._rules)
 
     def passes_a_bound(self, result: Result) -> bool:
-        """Whether a result hits a `Threshold`; to tell this, no other result is needed."""
+        """Whether a result hits a `Threshold`, which compares no other result."""
         bounds = [rule for rule in self._rules if isinstance(rule, Threshold)]
         return first_hit(bounds, [result], 1, objective=self._objective) is not None

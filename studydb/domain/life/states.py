@@ -101,7 +101,7 @@ class Origin(StrEnum):
     EVALUATED = "evaluated"
     """The user gave parameters and value; studydb does not run the trial."""
     FOREIGN = "foreign"
-    """From another tool, which uses studydb as its storage."""
+    """The parameters come from another tool, which uses studydb as its storage."""
 
 
 class Mode(StrEnum):

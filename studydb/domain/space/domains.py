@@ -218,7 +218,7 @@ class RandInt(Integer, Enumerable):
 
 @dataclass(frozen=True)
 class LogRandInt(Integer):
-    """See `lograndint`; not enumerable, because a grid would ignore the logarithm."""
+    """See `lograndint`; not enumerable, because a grid would take all integers equally often."""
 
     kind: ClassVar[str] = "lograndint"
 

@@ -27,7 +27,7 @@ class FinitePoints:
         return math.prod(map(len, self.axes.values()))
 
     def at(self, index: int) -> dict[str, Any]:
-        """Return the nested params of a 0-based index."""
+        """Return the nested params of the point at a 0-based index."""
         values = {}
         for path, axis in self.axes.items():
             index, place = divmod(index, len(axis))
@@ -44,7 +44,7 @@ class FinitePoints:
         size = self.size
         digest = hashlib.sha256(f"{seed}/order of points".encode()).digest()
         start, stride = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:], "big")
-        while math.gcd(stride, size) != 1:  # otherwise the stride would miss points
+        while math.gcd(stride, size) != 1:  # a common factor would leave out points
             stride += 1
         for count in range(size):
             yield self.at((start + count * stride) % size)

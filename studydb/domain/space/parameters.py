@@ -40,7 +40,7 @@ def parse_parameter(text: str) -> tuple[str, Any]:
 
 def leaf_from_call(call: Call, path: str) -> Domain | Constant:
     """
-    Make the distribution or `Constant` of a call; choice(a, b) means choice([a, b]).
+    Make the distribution or `Constant` that a call names; choice(a, b) means choice([a, b]).
 
     Raises:
         InvalidSpec: The distribution or its bounds are wrong; the message names the path.
@@ -61,7 +61,7 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Any]:
     Read texts "path=value" into the nested dict that `Space.read` and `check_params` take.
 
     Raises:
-        InvalidSpec: A text is wrong, a path comes twice, or a path lies below another one.
+        InvalidSpec: A text is wrong, a path is given twice, or a path lies below another path.
     """
     tree: dict[str, Any] = {}
     dicts = {"": tree}

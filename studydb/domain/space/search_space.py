@@ -175,7 +175,7 @@ class Space:
 
         A constant replaces a param of the same name, so that no program can change a constant by
         writing rows. Numbers get their domain's type, because a database may return 1e16 as an
-        integer. The params are not checked here, but by `misfit`.
+        integer. This method does not check the params; `misfit` does.
         """
         values = self.flatten(params)
         for path, domain in self.parameters.items():
@@ -234,9 +234,13 @@ class Space:
             if config == made:  # the usual case
                 return made, None
             misfit = self._misfit_of_config(config)
-        return ({}, misfit) if misfit is not None else (self.config(self._varied(config)), None)
+        return (
+            ({}, misfit)
+            if misfit is not None
+            else (self.config(self._without_constants(config)), None)
+        )
 
-    def _varied(self, config: Mapping[str, Any]) -> dict[str, Any]:
+    def _without_constants(self, config: Mapping[str, Any]) -> dict[str, Any]:
         values = self.flatten(config)
         return {path: value for path, value in values.items() if path not in self.constants}
 
@@ -253,7 +257,7 @@ class Space:
                     f"{shortened(path, 100)!r} is the constant {_shown(fixed)} in this study, but "
                     f"{_shown(values[path])} in the trial's config."
                 )
-        return self.misfit(self._varied(config), noun=noun)
+        return self.misfit(self._without_constants(config), noun=noun)
 
     def check_params(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """
@@ -278,11 +282,13 @@ class Space:
             path: plain(value, subject=f"Parameter {path!r}")
             for path, value in self.flatten(params).items()
         }
-        kept = {path: value for path, value in values.items() if not self._repeats(path, value)}
+        kept = {
+            path: value for path, value in values.items() if not self._repeats_constant(path, value)
+        }
         _check_size(values)
         return self.nest({path: self._check_value(path, value) for path, value in kept.items()})
 
-    def _repeats(self, path: str, value: Any) -> bool:
+    def _repeats_constant(self, path: str, value: Any) -> bool:
         if path not in self.constants:
             return False
         if canonical_json(value) != canonical_json(self.constants[path]):
@@ -318,7 +324,7 @@ class Space:
             changes: The new values, in a form that `check_params` reads.
 
         Returns:
-            The changed config; and those of its values that differ from `params`, by path.
+            The changed config, and the values of the config that differ from `params`, by path.
 
         Raises:
             InvalidSpec: A name is unknown, a value is outside its domain, or the row of the trial
@@ -328,8 +334,8 @@ class Space:
         made, misfit = self.check_row(params, self.config(params) if config is None else config)
         if misfit is not None:
             raise InvalidSpec(f"The trial's row does not fit the space: {misfit}")
-        values = self._varied(made) | checked
-        sampled = self._varied(self.config(params))
+        values = self._without_constants(made) | checked
+        sampled = self._without_constants(self.config(params))
         changed = {path: value for path, value in values.items() if value != sampled[path]}
         return self.config(self.nest(values)), changed
 

@@ -16,7 +16,7 @@ def read_space_file(path: Path | str) -> Space:
     """
     Read a space from a JSON file.
 
-    A distribution is {"$": "loguniform(1e-4, 1)"}, or what `Space.to_json` writes. A list that
+    A distribution is {"$": "loguniform(1e-4, 1)"}, or has the form of `Space.to_json`. A list that
     every trial receives unchanged is {"$": "constant([1, 2])"}. Numbers and texts are constants. A
     file with the key "$order" was written by `Space.to_json`; its lists are constants.
 

@@ -52,8 +52,8 @@ def rebuild(
     """
     Make the object that a row describes, such as {"name": "ASHA", "max_t": 27}.
 
-    If the row lacks an option, its value is that in the class's `absent` (see `Spec`), or else its
-    default.
+    An option that the row lacks has the value in the class's `absent` (see `Spec`), or its default
+    if `absent` does not name the option.
 
     Args:
         known, noun: See `build`.

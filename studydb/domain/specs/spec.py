@@ -19,15 +19,16 @@ class Spec:
     A name with options, which are checked by their annotations and stored in a study's row.
 
     A new spec is a frozen dataclass derived from this class. The type of an option is checked if
-    the option is annotated with bool, int, float or str, perhaps with `| None`. `_check` of the
-    spec checks the types of other options, and whether values are in range and agree.
+    the option is annotated with bool, int, float or str, perhaps with `| None`. The spec's `_check`
+    checks the types of other options, the ranges of values, and whether options contradict each
+    other.
 
     Attributes:
         kind: The spec's name in calls and in JSON; by default the class's name.
-        kind_key: The key of this name in JSON.
+        kind_key: The key of the spec's name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
-        absent: By name, the values of options that are missing in the row of an older version. If
-            an option is not named here, its default is used.
+        absent: Values of options that a row written by an older version lacks, by name. A missing
+            option that is not named here has its default.
     """
 
     kind: ClassVar[str]
