@@ -108,8 +108,8 @@ def value_in_scope(values: Sequence[float], objective: Objective, scope: str) ->
     """
     Return the value by which a scope ranks a trial; NaN if there is none.
 
-    NaN is left out of means and of the best value, but the last value may be NaN; a trial's
-    `metric_summary` has the same rules.
+    NaN is left out of means and of the best value, as in a trial's `metric_summary`. The last value
+    may be NaN.
 
     Args:
         values: The trial's values of the metric, in the order of the steps.

@@ -306,7 +306,7 @@ def _curve_of_entry(entry: Any, metric: str, number: int) -> Curve:
 
 
 def _only_list(entries: Sequence[Any]) -> str | None:
-    """Return the key of the first entry's list; None unless the entry has exactly one list."""
+    """Return the key of the first entry's list; None if the entry has no list, or several."""
     first = entries[0] if entries and isinstance(entries[0], dict) else {}
     names = [name for name, value in first.items() if isinstance(value, list)]
     return names[0] if len(names) == 1 else None

@@ -1,4 +1,4 @@
-"""Decisions of the user's own code: how long a decision may take, and why it is missing."""
+"""Decisions of the user's own code: how long a decision may take, and why one is missing."""
 
 from typing import TYPE_CHECKING
 

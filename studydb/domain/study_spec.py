@@ -70,10 +70,9 @@ class StudySpec:
     """
     The checked arguments with which a study is created.
 
-    To add a setting, add a field here, an argument of `create_study` and an option of
-    `studydb create`.
-    The study's row holds a setting in the column of its name, or in the JSON column `settings`.
-    `create_study` explains the settings that are not listed here.
+    To add a setting, add a field here, an argument of `create_study` and an option of `studydb
+    create`. The study's row holds a setting in the column of its name, or in the JSON column
+    `settings`. `create_study` explains the settings that are not listed here.
 
     Attributes:
         searcher: None if all trials of the study are enqueued.

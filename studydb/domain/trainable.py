@@ -10,7 +10,7 @@ class TrainableKind(StrEnum):
     """How a worker finds a trainable."""
 
     IMPORT = "import"
-    """By importing the function or class that the trainable's name gives as `module:name`."""
+    """By importing the function or class whose path `module:name` is the trainable's name."""
     PICKLE = "pickle"
     """By loading the pickle in `source`."""
     BOUND = "bound"

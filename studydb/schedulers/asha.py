@@ -4,10 +4,10 @@ Asynchronous successive halving, by stopping or by promotion.
 Sources: Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 2020). Stopping
 follows Ray Tune's `AsyncHyperBandScheduler`: a report at a rung is compared with a percentile of
 the scores that the rung has recorded before, and is then recorded, too. The rule "syne_tune"
-follows the `AsynchronousSuccessiveHalving` of Syne Tune 0.16: the trial's rank among all scores of
-the rung, its own included, decides. Promotion follows Syne Tune 0.13's `PromotionRungSystem`: every
-trial pauses at its rung, and a free worker resumes the best paused trial whose score is not worse
-than the quantile of all scores of the rung.
+follows the `AsynchronousSuccessiveHalving` of Syne Tune 0.16: a trial is judged by its rank among
+all scores of the rung, its own included. Promotion follows Syne Tune 0.13's `PromotionRungSystem`:
+every trial pauses at its rung, and a free worker resumes the best paused trial whose score is not
+worse than the quantile of all scores of the rung.
 """
 
 import math
@@ -78,7 +78,7 @@ class ASHA(BaseScheduler):
     trials, even if it is worse than the cutoff of its rung. A study can run out of new trials
     while more than this share is left: `num_trials` is reached, or the searcher has no more points.
     Then the end game begins once no trial underway is below its first rung, and no rung promotes a
-    trial. In this end game, waiting trials are resumed as long as it takes at most the share
+    trial. In this case, waiting trials are resumed as long as the end game takes at most the share
     `end_game` of all training. If no trial has reached `max_t` or is on its way there, a trial is
     resumed in spite of this share. To compute the share, the training without an end game is
     estimated: of n trials at a bracket's first rung, n / reduction_factor**i train up to the rung

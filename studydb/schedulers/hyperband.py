@@ -51,8 +51,8 @@ class HyperBand(ClosingScheduler):
     number of trials that reach the rung if none ends earlier. Trials with equal scores rank in the
     order in which they arrived. If the budget does not fill the bracket, there are two exceptions.
     If fewer trials arrived than planned, the number of arrived trials replaces `planned`. If no
-    trial waits at the rung, the rung stays open for the trials of an extended study.
-    Free workers begin the next bracket while trials of this bracket still run.
+    trial waits at the rung, the rung stays open for the trials of an extended study. Free workers
+    begin the next bracket while trials of this bracket still run.
 
     NaN stops a trial. A trial that arrives at a closed rung is stopped if it is worse than all
     trials that the rung kept; otherwise it goes on.
