@@ -21,7 +21,7 @@ from studydb.artifacts.store import (
 from studydb.domain.errors import CheckpointError
 
 _MOST_TRIES = 3
-"""How often directories are made again whose parent another process has removed meanwhile."""
+"""How often a directory is made again if another process has removed its parent meanwhile."""
 
 
 class DirectoryStore:
@@ -194,10 +194,10 @@ class DirectoryStore:
 
     def _remove(self, path: Path) -> None:
         """
-        Remove an object, and what unfinished saves and removals of it have left.
+        Remove an object, and the temporary files of its unfinished saves and removals.
 
         Raises:
-            CheckpointError: Something is left.
+            CheckpointError: The object or a temporary file could not be removed.
         """
         try:
             with suppress(FileNotFoundError):

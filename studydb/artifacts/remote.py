@@ -34,7 +34,7 @@ from studydb.domain.errors import CheckpointError, UsageError
 _Moved = TypeVar("_Moved")
 
 PART_BYTES = 8 << 20
-"""The least size of a part of an upload, which holds about three parts of a file in memory."""
+"""The least size of a part of an upload. About three parts of a file are in memory at a time."""
 
 _FILES_AT_A_TIME = 4
 """How many files of a directory are sent or fetched at a time."""
@@ -63,13 +63,13 @@ class Scheme(Struct, frozen=True):
             the library finds them on the host, for example in environment variables.
         get_options: The options of a download, which bound its memory.
         renames: Whether an object appears with its first byte, so that it is written under another
-            name and then renamed. Object stores show an object once it is whole.
+            name and then renamed. Object stores show an object only once it is whole.
         user: Whether the URL may name a user, or, for Azure, a container.
-        takes: What a person must do so that a host gets access, for messages.
+        cure: What a person must do so that a host gets access, for messages.
     """
 
     extra: str | None
-    takes: str
+    cure: str
     options: tuple[str, ...] = ("use_listings_cache",)
     get_options: tuple[tuple[str, int], ...] = ()
     renames: bool = False
@@ -112,7 +112,7 @@ def check_remote_url(url: str) -> str:
     if parsed.password is not None or (parsed.username is not None and not scheme.user):
         raise UsageError(
             f"The checkpoint URL {shown!r} was given with a user or password. The database keeps "
-            f"the URL in plain text, so it must not hold credentials. {scheme.takes}."
+            f"the URL in plain text, so it must not hold credentials. {scheme.cure}."
         )
     if not parsed.netloc and parsed.scheme != "memory":
         raise UsageError(f"{shown!r} names no bucket or host; write {parsed.scheme}://NAME/PREFIX.")
@@ -351,7 +351,7 @@ class RemoteStore:
 
     def _remove(self, path: str) -> None:
         """
-        Remove all objects at a path, which is that of a checkpoint or of a study.
+        Remove all objects at the path of a checkpoint or of a study.
 
         A checkpoint's manifest is removed first, so that a crash leaves the checkpoint missing, not
         damaged. The objects of a study are removed in any order.
@@ -457,7 +457,7 @@ class RemoteStore:
         if isinstance(cause, _NotInstalled):
             return text
         if is_of_credentials(cause):
-            return f"{text} {self._scheme.takes}."
+            return f"{text} {self._scheme.cure}."
         if isinstance(cause, FileNotFoundError):
             return (
                 f"{text} Make the bucket or directory, or name another store: "

@@ -10,7 +10,7 @@ from studydb.domain.errors import StudydbError
 
 WRITE_PATIENCE_S = 60.0
 """
-For how long a save or a removal repeats a call: not for long, because training may wait for a save.
+For how long a save or a removal repeats a call. The time is short: training may wait for a save.
 """
 
 READ_PATIENCE_S = 300.0

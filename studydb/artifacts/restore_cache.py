@@ -52,7 +52,8 @@ def cache_fault() -> str | None:
     """
     Say why the folder that STUDYDB_CACHE_DIR names cannot hold a cache.
 
-    A cache only saves time, so such a folder must not end a worker. Nothing is created here.
+    A cache only saves time, so an unusable folder must not end a worker. This function creates
+    nothing.
 
     Returns:
         None if the folder can hold a cache, or the variable is not set.
@@ -96,10 +97,10 @@ class RestoreCache:
     name and then renamed, so it is whole. Each use compares the bytes with the digest in the signed
     row while they are copied, so a process that can write to the folder cannot change the bytes
     that a trial restores. To make room, the entry that was used least recently is removed first. A
-    removal begins by renaming the entry, so a process that is copying a directory finds the next
-    file missing, and reads the store. No error of the cache ends a save or a restore. Only files
-    and directories with names that the cache gives are removed, because the folder may hold other
-    files.
+    removal begins by renaming the entry, so a process that is copying this entry finds the next
+    file missing, and reads the store instead. No error of the cache ends a save or a restore. Only
+    files and directories with names that the cache gives are removed, because the folder may hold
+    other files.
 
     Args:
         limit_bytes: The entries together have at most this many bytes.
@@ -202,7 +203,7 @@ class RestoreCache:
 
 
 def _key_of_directory(digest: str, url: str) -> str:
-    """Compute a key from the digest and the parts of the URL that remain if a store is moved."""
+    """Compute a key from the digest and the parts of the URL that do not change with the store."""
     return digest_of("/".join((digest, *(parts_of(url) or ()))).encode())
 
 

@@ -146,7 +146,7 @@ class Store(Protocol):
         """Remove an object if it exists."""
 
     def delete_unfinished(self, url: str) -> None:
-        """Remove an object, and what an upload that was cut off has left of it."""
+        """Remove an object, and what an unfinished upload has stored of it."""
 
     def delete_study(self, study_uuid: str) -> None:
         """Remove all objects of a study, but not what `add_study` has prepared."""

@@ -66,9 +66,9 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
         asked: "auto", "none", or indices and UUIDs, separated by commas.
 
     Raises:
-        UsageError: A typed entry is neither an index nor a UUID (nor, for Intel's devices, a tile);
-            fits no device, or more than one; or names a device that another entry names or that the
-            worker may not use.
+        UsageError: A typed entry has no valid form (see `Family.kinds`), fits no device or more
+            than one, names the device of another entry, or names a device that the worker may not
+            use.
     """
     if asked.strip().casefold() == NONE:
         return Offer()
@@ -76,7 +76,7 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
     cards = nvidia_smi.list_cards() if family is CUDA else ()
     inherited = _inherited(family, cards, environ)
     if asked.strip().casefold() == AUTO:
-        if inherited is None:  # a batch job without GPUs may see those of other jobs
+        if inherited is None:  # a batch job without GPUs may see the GPUs of other jobs
             inherited = () if _BATCH_JOB in environ else _all_of(cards)
         return Offer(family, inherited) if inherited else Offer()
     return _typed(asked, family, cards, inherited, environ)
@@ -85,13 +85,13 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
 def _inherited(
     family: Family, cards: tuple[Card, ...], environ: Mapping[str, str]
 ) -> tuple[Device, ...] | None:
-    """Return the devices that the environment gives the worker; None if it limits nothing."""
+    """Return the devices that the environment gives the worker; None if it does not limit them."""
     if family.variable not in environ:
         return None
     found: dict[str, Device] = {}
     for entry in family.entries(environ[family.variable]):
         device = _resolve(entry, cards, environ)
-        if device is None:  # the runtime ignores an entry without its one device, and all after it
+        if device is None:  # the runtime ignores this entry and all later entries
             break
         found.setdefault(device.lock, device)
     return tuple(found.values())

@@ -46,7 +46,7 @@ class DeviceGrant:
     _releasing: Callable[[], None] = lambda: None
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which the trial sees its devices only; none for `NO_DEVICES`."""
+        """Return the variables that let the trial see only its devices; {} for `NO_DEVICES`."""
         return dict(self.variables)
 
     def run_by(self, pid: int) -> None:

@@ -23,13 +23,13 @@ from studydb.domain.errors import HostError, UsageError
 from studydb.settings import LOCK_DIR
 
 WHOLE = 1_000_000
-"""How many bytes of a device's file are locked for the whole device; for half, half as many."""
+"""How many bytes of its file are locked for a whole device; for half a device, half as many."""
 
 _WAITING = WHOLE + 1
 """The byte of a device's file on which each worker that waits for the device has a shared lock."""
 
 TURN_S = 1.0
-"""How long to wait at most while another worker takes devices, which needs milliseconds."""
+"""The longest wait while another worker takes devices; taking devices needs milliseconds."""
 
 MORE_FILES = "Raise the limit of open files (`ulimit -n`), or give the worker fewer slots."
 
@@ -91,7 +91,7 @@ def _mode(path: str) -> int | None:
 
 class LockFile:
     """
-    An open lock file. Two objects compete for locks as two processes do, even in one process.
+    An open lock file. Two objects compete for locks, even in one process.
 
     Raises:
         HostError: The file cannot be opened or locked, or is no regular file.
@@ -132,7 +132,7 @@ class LockFile:
         Lock `size` free bytes, in the caller's `turn`.
 
         Returns:
-            False if fewer bytes are free; those that are free stay locked until `close`.
+            False if fewer bytes are free; the bytes locked by this call stay locked until `close`.
         """
         left = size
         for start, length in list(self.free_ranges()):
@@ -154,7 +154,7 @@ class LockFile:
         return self._set(fcntl.F_RDLCK, _WAITING, 1)
 
     def is_awaited(self) -> bool:
-        """Tell whether a worker waits for the device, apart from a `show_wait` of this object."""
+        """Tell whether a worker waits for the device, not counting `show_wait` of this object."""
         kind, *_ = self._call(fcntl.F_OFD_GETLK, fcntl.F_WRLCK, _WAITING, 1)
         return kind != fcntl.F_UNLCK
 
@@ -202,7 +202,7 @@ def turn(directory: Path) -> Iterator[bool]:
 def _open(path: Path) -> int:
     for _ in range(_TRIES):
         try:
-            # Without O_CREAT, which Linux refuses for files of others (fs.protected_regular).
+            # Without O_CREAT: Linux refuses it for files of other users (fs.protected_regular).
             descriptor = os.open(
                 path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
             )

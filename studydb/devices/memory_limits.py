@@ -1,5 +1,5 @@
 """
-Limits of the memory of trials: of the whole trial by cgroup v2, else of each of its processes.
+Limits of trials' memory: for a trial as a whole by cgroup v2, or else for each of its processes.
 
 A worker may make cgroups where systemd has delegated a subtree to it (`Delegate=memory`), or where
 it runs as root. In such a cgroup the kernel counts what the trial's processes use together, and
@@ -29,8 +29,8 @@ class MemoryLimit(Struct, frozen=True):
     The limit of one trial.
 
     Attributes:
-        cgroup: The folder of the trial's cgroup, which its process enters; None for a limit of
-            each process.
+        cgroup: The folder of the trial's cgroup, which its process enters; None if the limit
+            is for each process.
     """
 
     size_bytes: int
@@ -72,8 +72,8 @@ class MemoryLimits:
     Makes the limits of a worker's trials.
 
     Args:
-        cgroup: The folder of a cgroup whose children can have memory limits; None for limits of
-            each process.
+        cgroup: The folder of a cgroup whose children can have memory limits; None if limits are
+            for each process.
     """
 
     def __init__(self, cgroup: Path | None = None) -> None:
@@ -94,7 +94,7 @@ class MemoryLimits:
         return cls(_delegated(own_cgroup_file, cgroups))
 
     def limit(self, size_bytes: int) -> MemoryLimit:
-        """Make the limit of one trial; if its cgroup cannot be made, a limit of each process."""
+        """Make the limit of one trial; limit each process if the trial's cgroup cannot be made."""
         if self.cgroup is None:
             return MemoryLimit(size_bytes)
         folder = self.cgroup / f"{_PREFIX}-{os.getpid()}-{next(_numbers)}"

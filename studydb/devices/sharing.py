@@ -24,8 +24,8 @@ FIRST_S = 5.0
 """
 For how long waiting workers may go first after `LONG_S`. A waiting worker needs up to 2 s, until
 its next look. The time is limited, because the waiting worker may be suspended, or may also need
-other devices that are not free. If a trial takes a device that no trial of this worker has had for
-longer than this time, `LONG_S` is counted from the moment at which this trial takes the device.
+other devices that are not free. If no trial of this worker has used a device during the last
+`FIRST_S`, the next trial that takes the device begins a new count of `LONG_S`.
 """
 
 

@@ -119,8 +119,6 @@ class AttemptRow(NamedTuple):
 
 
 class HowEnded(NamedTuple):
-    """How an attempt ended."""
-
     reason: str | None
     error_type: str | None
 

@@ -31,8 +31,8 @@ VALUE = (
     .label("value")
 )
 """
-The value reported at a checkpoint's step: by the checkpoint's attempt, or else by the latest of the
-earlier attempts that reported this step.
+The value that the checkpoint's attempt reported at the checkpoint's step. If that attempt did not
+report this step, the value comes from the latest earlier attempt that reported it.
 """
 
 _BY_ID = by_id(checkpoint)
@@ -70,7 +70,7 @@ _SIZES = Prepared(
         sa.cast(sa.func.sum(checkpoint.c.size_bytes), sa.BigInteger).label("size_bytes"),
     )
     .select_from(checkpoint)
-    .outerjoin(  # an uploaded checkpoint has the attempt 0, which has no row
+    .outerjoin(  # a checkpoint that a person uploaded has the attempt 0, which has no row
         attempt,
         sa.and_(
             attempt.c.trial_id == checkpoint.c.trial_id, attempt.c.attempt == checkpoint.c.attempt
@@ -99,8 +99,6 @@ _TRIALS_AFTER = Prepared(
 
 
 class NumberedTrial(NamedTuple):
-    """A trial's id and number."""
-
     id: int
     number: int
 
@@ -115,7 +113,7 @@ class CountedPins(NamedTuple):
 
 
 def of_trials(txn: Txn, *, trial_ids: Sequence[int]) -> list[CountedPins]:
-    """Read the kept checkpoints of trials, ordered by trial number and then by save."""
+    """Read the kept checkpoints of trials, ordered by trial number, then in the order of saves."""
     found = txn.all(_KEPT_OF, trials=list(trial_ids))
     return [CountedPins(checkpoints.read(row), row.value, row.pins, row.number) for row in found]
 
@@ -150,7 +148,7 @@ def newest_trials(txn: Txn, *, study_id: int, limit: int) -> list[int]:
 
 
 def list_checkpoints(txn: Txn, *, trial_ids: Sequence[int]) -> list[ListedCheckpoint]:
-    """List the kept checkpoints of trials, ordered by trial number and then by save."""
+    """List the kept checkpoints of trials, ordered by trial number, then in the order of saves."""
     return [
         ListedCheckpoint(**{name: getattr(row, name) for name in ListedCheckpoint._fields})
         for row in txn.all(_LIST, trials=list(trial_ids))

@@ -277,7 +277,7 @@ def discard(txn: Txn, *, trial_id: int) -> int:
     """
     Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
 
-    If the trial would restore a removed checkpoint, it then restores its newest kept checkpoint.
+    If `trial.checkpoint_id` names a removed checkpoint, `restore_kept` replaces it.
 
     The rows are locked first, by ascending id. Otherwise a retry of this trial's clone could pin a
     checkpoint between the statement that finds it and the statement that removes it.
@@ -294,9 +294,9 @@ def discard(txn: Txn, *, trial_id: int) -> int:
 
 def restore_kept(txn: Txn, *, trial_id: int, removed_ids: Sequence[int]) -> None:
     """
-    If a locked trial would restore a removed checkpoint, let it restore its newest kept checkpoint.
+    Replace a locked trial's `checkpoint_id` if it names one of the removed checkpoints.
 
-    If the trial has no kept checkpoint, it restores none.
+    The new value is the trial's newest kept checkpoint; NULL if the trial has none.
     """
     txn.run(_RESTORE_KEPT, trial=trial_id, ids=list(removed_ids))
 

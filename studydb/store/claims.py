@@ -114,7 +114,7 @@ NOTHING_FITTING_WAITS = (
 
 
 class Unless(StrEnum):
-    """Which trials keep an ask from making a new trial, if they can be claimed."""
+    """Which claimable trials keep an ask from making a new trial."""
 
     NONE = "none"
     WAITING = "waiting"

@@ -1,4 +1,4 @@
-"""Clones: new trials with the params and the config of an ended trial, which stays as it is."""
+"""Clones: new trials with the params and the config of an ended trial, which does not change."""
 
 from typing import Any, NamedTuple
 

@@ -41,7 +41,7 @@ _BY_PERSON = (
     .scalar_subquery()
 )
 """
-1 if a person has paused the trial of an entry, or asks that it be paused, else 0.
+1 if a person has paused the trial of an entry, or has requested its pause; else 0.
 
 This is a subquery, because a join would be planned as a hash join with all trials.
 """
@@ -117,9 +117,9 @@ def close(txn: Txn, *, rung: Rung, keep: int) -> int:
     """
     Close a locked rung, and keep the best waiting trials; equal scores rank in order of arrival.
 
-    The `keep` places go to the trials that no person has paused, and then to those that a person
-    has paused. A trial that a person has paused is also kept without a place, unless it is worse
-    than the worst trial that has a place.
+    The `keep` places go first to trials that no person has paused, then to trials that a person has
+    paused. A trial that a person has paused is kept even without a place, if it ranks above the
+    worst trial that has a place.
 
     Returns:
         How many places are taken: `keep`, or fewer if fewer trials wait; 0 if `keep` is negative.

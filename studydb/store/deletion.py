@@ -117,7 +117,7 @@ _REST = (
         )
     ),
     Prepared(sa.delete(tables.study).where(tables.study.c.id == sa.bindparam("study"))),
-    # `proposal` has no foreign key; after `lock_study`, `proposals.store` adds no rows.
+    # `proposal` has no foreign key, so its rows can go last; after `lock_study` none are added.
     Prepared(
         sa.delete(decisions.proposal).where(decisions.proposal.c.study_id == sa.bindparam("study"))
     ),
@@ -152,7 +152,6 @@ def lock_study(txn: Txn, *, study_id: int) -> None:
 
 
 def has_trials(txn: Txn, *, study_id: int) -> bool:
-    """Tell whether a study has a trial."""
     return txn.first(_ANY, study=study_id) is not None
 
 
@@ -161,7 +160,7 @@ def delete_some_trials(txn: Txn, *, study_id: int) -> None:
     Delete some trials with their attempts, results, checkpoints, pins, tags, logs and means.
 
     At most `TRIALS_PER_TRANSACTION` trials are deleted. They are locked first. Otherwise an attempt
-    that still lives could store a result, or a retry could pin a checkpoint, after the trials'
+    that still runs could store a result, or a retry could pin a checkpoint, after the trials'
     results or pins have been deleted.
     """
     ids = [row.id for row in txn.all(_SOME, study=study_id, limit=TRIALS_PER_TRANSACTION)]

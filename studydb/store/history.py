@@ -7,8 +7,9 @@ trials with higher numbers, and the trials that had not ended at its last read. 
 neither a sequence nor a clock.
 
 What a searcher sees of an ended trial changes only if the trial is invalidated, if its invalidation
-is undone, or if it is cloned. Therefore the reader also reads which trials are invalidated, by an
-index of only these trials. It learns of a clone from the clone's row, which has a higher number.
+is undone, or if it is cloned. Therefore the reader also reads which trials are invalidated, from an
+index that holds only these trials. It learns of a clone from the clone's row, which has a higher
+number.
 """
 
 from collections.abc import Sequence
@@ -119,7 +120,7 @@ def mean_time_s(txn: Txn, *, study_id: int, n_trials: int) -> float | None:
     """
     Return the mean training time of the `n_trials` ended trials with the highest numbers.
 
-    Those of them without a training time are left out; if all are, the answer is None.
+    Trials without a training time are left out. If none of the trials has one, the answer is None.
     """
     mean_s = txn.all(_MEAN_TIME, study=study_id, limit=n_trials)[0].mean_s
     return None if mean_s is None else float(mean_s)

@@ -197,7 +197,7 @@ class Held(Struct, frozen=True):
 
     @property
     def refuses_results(self) -> bool:
-        """Whether further results are dropped, because a stored verdict ends the attempt."""
+        """Whether the verdict makes later results be dropped; see `Verdict`."""
         return self.verdict is not None and self.verdict.refuses_results
 
     @property
@@ -305,7 +305,6 @@ def end(
 
 
 def fence_binds(lease: Lease) -> dict[str, Any]:
-    """Return the binds of `FENCE`."""
     return {"trial": lease.trial_id, "held_attempt": lease.attempt, "held_token": lease.token}
 
 
@@ -332,8 +331,8 @@ def requests(
     Read what people request of trials and of the worker that holds them, without a lock.
 
     Returns:
-        The trials, without those of lost leases; and the request to the worker, or None if there is
-        no request or all leases are lost.
+        The trials whose leases are not lost; and the request to the worker, or None if there is no
+        request or all leases are lost.
     """
     rows = txn.all(_REQUESTS, worker=worker_id, **_lease_binds(leases))
     return _requested(rows), rows[0].worker_request if rows else None

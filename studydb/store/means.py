@@ -1,5 +1,5 @@
 """
-Running means: sums of a trial's live values, up to the step at which the mean was last stored.
+Running means: for each trial, the sum and the number of its live values up to a stored step.
 
 The values before the step `mean_from` of the study's scheduler do not count. A report adds only the
 results after the stored sum's last step, so that a mean costs the same at any step. Values are
@@ -100,5 +100,5 @@ def store(txn: Txn, *, lease: Lease, mean: RunningMean) -> None:
 
 
 def forget(txn: Txn, *, lease: Lease, step: int) -> None:
-    """Reset a trial's stored sum if it reaches `step`, from which this attempt trains again."""
+    """Reset a trial's stored sum if it includes `step`, from which this attempt trains again."""
     txn.run(_FORGET, trial=lease.trial_id, from_step=step)

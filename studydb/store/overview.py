@@ -76,8 +76,8 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
     """
     Read the numbers of some unfinished trials, by state.
 
-    RUNNING trials are ordered by number; PAUSED trials have no order. Of the PENDING trials, those
-    that are ready come first, ordered by resource class, then by queue position. Those in back-off
+    RUNNING trials are ordered by number; PAUSED trials have no order. PENDING trials that are ready
+    come first, ordered by resource class, then by queue position. PENDING trials in back-off
     follow, ordered by the end of the back-off.
 
     Args:

@@ -1,5 +1,5 @@
 """
-Pins: each keeps a checkpoint from being removed, for a person or for a trial that begins from it.
+Pins: a pinned checkpoint is kept, because a person wants it or a trial begins from it.
 
 A pin is a row; `checkpoint.pins` counts a checkpoint's pins. Transactions lock checkpoints after
 trials, by ascending id, and before the study's row.
@@ -125,7 +125,7 @@ def lock(txn: Txn, *, trial_id: int) -> None:
 
 def release(txn: Txn, *, trial_ids: Sequence[int]) -> None:
     """
-    Delete the pins for locked trials, and count them off the checkpoints.
+    Delete the pins for locked trials, and subtract them from `checkpoint.pins`.
 
     These trials will not restore the pinned checkpoints any more.
     """
@@ -139,7 +139,7 @@ def of_people(txn: Txn, *, trial_id: int) -> list[Pinned]:
 
 
 def remove(txn: Txn, *, checkpoint_ids: Sequence[int]) -> None:
-    """Delete people's pins of a locked trial's checkpoints, and count them off the checkpoints."""
+    """Delete people's pins of a locked trial's checkpoints, and subtract them from `pins`."""
     removed = txn.all(_REMOVE, ids=list(checkpoint_ids))
     _uncount(txn, [row.checkpoint_id for row in removed])
 

@@ -175,9 +175,9 @@ _IS_UNDERWAY = (
     PAUSED_BY_STUDY,
 )
 """
-Conditions on trials that are underway; a trial that meets one of them is. Trials that are PENDING
-and ready are left out, because the caller has checked that there are none. So about as many trials
-are read as there are workers, however many were enqueued.
+A trial that meets one of these conditions is underway. PENDING trials that are ready are left out,
+because the caller has checked that there are none. So about as many trials are read as there are
+workers, however many trials were enqueued.
 """
 _UNDERWAY = Prepared(
     sa.union_all(
@@ -212,18 +212,18 @@ _UNDERWAY_ELSEWHERE = Prepared(
     )
 )
 """
-The trials that this worker cannot start now, but that would fit a live worker if nothing ran on it:
-at most `most` PENDING trials, and one trial of each closed rung at which such trials wait and are
-kept (one is enough to keep the later rungs open). A later rung must not close before these trials
-have reached it. The PENDING trials are read in the order of the index `trial_claim`; without an
-order, PostgreSQL would read the study's trials until it has found `most`.
+Reads trials that this worker cannot start now, but that would fit a live worker if nothing ran on
+it: at most `most` PENDING trials, and one trial of each closed rung that has kept such trials. A
+later rung must not close before these trials have reached it; one trial is enough to keep it open.
+The PENDING trials are read in the order of the index `trial_claim`. Without an order, PostgreSQL
+would read the study's trials until it has found `most`.
 """
 
 MOST_ELSEWHERE = 1000
 """
 How many PENDING trials that fit other workers are read, over all classes: as many as
 `set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, to read 1,000 trials takes
-1.7 ms on PostgreSQL and 1.9 ms on SQLite; to read all 64,000 takes 120 and 180 ms.
+1.7 ms on PostgreSQL and 1.9 ms on SQLite; to read all 64,000 takes 120 ms and 180 ms.
 
 If there are more than 1,000, some are not read, and they may belong to any bracket. So every
 bracket is treated as if it had one more trial, at step 0; no rung then closes too early. Other
@@ -347,7 +347,7 @@ class Queues:
         return sorted(key for key, row in self._rows.items() if row.n_entries)
 
     def rung(self, key: RungKey) -> RungView:
-        """Return a rung, which is empty if it has no row; a look-up reads a rung that is over."""
+        """Return a rung; if it is over, read it first. A rung that has no row is empty."""
         row = self._rows.get(key) or self._read_other(key)
         if row is None:
             return _NO_RUNG

@@ -1,5 +1,5 @@
 """
-Proposals, which hold the params of future trials, and the ask, which makes a trial of a proposal.
+Proposals, which hold params of future trials, and the ask, which makes a trial from a proposal.
 
 Only the transaction that locks the study's row knows the draw of a new trial, and this transaction
 must be short. So the params of the next draws are computed ahead, outside of any transaction, and
@@ -95,8 +95,8 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
     Make an expression that takes the lock of the queue until the transaction ends.
 
-    CASE evaluates in order, so `lock_timeout` is set only if the lock is not free: to set it costs
-    more than to take a free lock. The timeout then applies to all later locks of the transaction.
+    CASE evaluates in order, so `lock_timeout` is set only if the lock is not free. Setting it takes
+    longer than taking a free lock. The timeout then applies to all later locks of the transaction.
     """
     queue = (
         sa.literal(_QUEUE, sa.Integer),
@@ -238,7 +238,7 @@ def ask(
     must_fit: bool = False,
 ) -> LeasedTrial | None:
     """
-    Make a trial of the next draw's proposal, and its first attempt.
+    Make a trial from the next draw's proposal, and start the trial's first attempt.
 
     Args:
         if_nothing_waits: Whether to make no trial if a trial can be claimed.
@@ -254,9 +254,9 @@ def ask(
 
     Raises:
         Duplicate: The same ask was already stored (its reply was lost).
-        DuplicateParams: The proposal has `is_unique`, and so has a trial with the same params.
-        LockTimeout: The ask has waited for `ADVISORY_LOCK_TIMEOUT_S` in the queue, or after the
-            queue for another lock.
+        DuplicateParams: The proposal and a trial with the same params both have `is_unique`.
+        LockTimeout: The ask has waited for `ADVISORY_LOCK_TIMEOUT_S`, in the queue or later for
+            another lock.
     """
     unless = claims.unless(fits, if_nothing_waits=if_nothing_waits)
     row = txn.chain(
@@ -311,9 +311,10 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
     Store proposals by draw; a draw that has a proposal keeps it.
 
-    Also delete the proposals of the last `MOST_DELETED` taken draws. A block has fewer draws, so
-    this also deletes what an earlier call could not delete yet. When a draw that is a multiple of
-    `CLEAN_UP_DRAWS` is stored, the oldest proposals of taken draws are deleted, too.
+    Also delete the proposals of the last `MOST_DELETED` taken draws. One call stores fewer
+    proposals, so this also deletes proposals whose draws were not yet taken at an earlier call.
+    When a draw that is a multiple of `CLEAN_UP_DRAWS` is stored, the oldest proposals of taken
+    draws are deleted, too.
 
     The study's row is locked, so that the study is not deleted meanwhile: nothing would delete the
     proposals of a deleted study. If the study was deleted before, nothing is stored.

@@ -161,7 +161,7 @@ def oldest(txn: Txn, *, study_id: int, after_id: int) -> list[Removable]:
 
 
 def removed(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> list[Removable]:
-    """Read the removed, not corrupt checkpoints of trials; the bytes may still exist."""
+    """Read trials' removed checkpoints, whose bytes may still exist; omit corrupt checkpoints."""
     return _read(txn.all(_REMOVED, study=study_id, numbers=list(numbers)))
 
 

@@ -1,10 +1,10 @@
 """
 The resource classes of a study, their queues of PENDING trials, and the loads of its workers.
 
-A class is the trials of a study that ask for the same resources; `trial.resource_class` names it by
-the text of that request. The class "" holds the trials that have no request; they ask for what the
-study asks for. A study has no rows in `resource_class` until a trial, or the study, asks for
-resources. Until then its workers claim without reading classes.
+A class is the trials of a study that ask for the same resources. The name of the class, stored in
+`trial.resource_class`, is the text of the request. The class "" holds the trials that have no
+request; they ask for what the study asks for. A study has no rows in `resource_class` until a
+trial, or the study, asks for resources. Until then its workers claim without reading classes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -196,7 +196,7 @@ def read(txn: Txn, *, study_id: int) -> dict[str, Resources]:
 def queues(
     txn: Txn, *, study_id: int, after_position: QueuePosition, depth: int
 ) -> dict[str, ClassQueue]:
-    """Read for each class, without locks, the first `depth` positions after `after_position`."""
+    """Read, without locks, each class and its first `depth` positions after `after_position`."""
     rows = txn.all(
         _QUEUES,
         study=study_id,

@@ -118,7 +118,7 @@ def make(txn: Txn, *, study_id: int, draw: int, number: int, uuid: str) -> None:
     Insert the PENDING trial of a draw that `take_draw` has taken, from the draw's proposal.
 
     Raises:
-        DuplicateParams: The proposal has `is_unique`, and so has a trial with the same params.
+        DuplicateParams: The proposal and a trial with the same params both have `is_unique`.
     """
     txn.run(
         _MAKE,

@@ -1,5 +1,5 @@
 """
-Claim, report and finish: a single statement each on PostgreSQL; SQLite runs its parts one by one.
+Claim, report and finish: one statement each on PostgreSQL, several statements on SQLite.
 
 The main CTE of a report or finish changes the trial's row if the row is as the attempt expects;
 later CTEs use the row that the main CTE returns. If the row is not as expected, for example because
@@ -50,7 +50,7 @@ _REPORT = Chain(
 
 _ended = leases.end_values(State.TERMINATED)
 _HAS_NO_SOURCE = trial.c.source_checkpoint_id.is_(None)
-"""Else the pin on the checkpoint of another trial must be released, in a further statement."""
+"""If this is false, a further statement must release the trial's pin on its source checkpoint."""
 _FINISH = Chain(
     sa.update(trial)
     .where(*_AS_EXPECTED, _HAS_NO_SOURCE)
@@ -115,7 +115,7 @@ def claim(
 
     Args:
         after_position: The trial must come after this position.
-        resource_class: The trial's class; "" is the class of trials without a request of their own.
+        resource_class: The trial's class; "" is the class of trials that have no request.
 
     Returns:
         The trial's row, RUNNING under a new attempt. None if no trial is runnable, other

@@ -18,8 +18,8 @@ from studydb.store.leases import FENCE, fence_binds
 
 PATIENCE_S = 86_400.0
 """
-A person's upload has no lease. This many seconds after its beginning, no trial can be enqueued with
-the upload any more.
+A person's upload has no lease. For this many seconds after its beginning, a trial can be enqueued
+with the upload.
 """
 
 COMMIT_S = 3_600.0
