@@ -1,8 +1,8 @@
 -- studydb/operations/ask.py ask: Make a trial from the searcher's next draw, and start its
 --   first attempt. Imported by studydb/lease/acquire.py, studydb/operations/leave_draw.py.
 
--- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
---   attempt.
+-- studydb/store/proposals.py ask: Make a trial from the next draw's proposal, and start the
+--   trial's first attempt.
 WITH drawn AS (
     UPDATE study
     SET next_number=(study.next_number + 1),
@@ -217,8 +217,8 @@ WHERE proposal.study_id = :study
 
 COMMIT;
 
--- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
---   attempt.
+-- studydb/store/proposals.py ask: Make a trial from the next draw's proposal, and start the
+--   trial's first attempt.
 WITH drawn AS (
     UPDATE study
     SET next_number=(study.next_number + 1),

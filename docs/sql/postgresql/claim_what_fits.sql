@@ -1,7 +1,7 @@
 -- studydb/operations/claim_fitting.py claim_fitting: Claim the first of the PENDING trials that
 --   fit the worker. Imported by studydb/lease/fitting.py.
 
--- studydb/store/resource_classes.py queues: Read for each class, without locks, the first
+-- studydb/store/resource_classes.py queues: Read, without locks, each class and its first
 --   `depth` positions after `after_position`.
 SELECT resource_class.name, resource_class.request, (
     SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <

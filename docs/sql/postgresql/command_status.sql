@@ -566,7 +566,7 @@ LIMIT :limit;
 --           ->  Index Scan using note_trial on note
 --                 Index Cond: ((study_id = $1) AND (trial_id IS NULL))
 
--- studydb/store/resource_classes.py queues: Read for each class, without locks, the first
+-- studydb/store/resource_classes.py queues: Read, without locks, each class and its first
 --   `depth` positions after `after_position`.
 SELECT resource_class.name, resource_class.request, (
     SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <

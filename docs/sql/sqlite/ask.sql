@@ -3,8 +3,8 @@
 
 BEGIN;
 
--- studydb/store/proposals.py ask: Make a trial of the next draw's proposal, and its first
---   attempt.
+-- studydb/store/proposals.py ask: Make a trial from the next draw's proposal, and start the
+--   trial's first attempt.
 UPDATE study
 SET next_number=(study.next_number + 1),
     next_draw=(study.next_draw + 1),

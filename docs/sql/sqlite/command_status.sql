@@ -378,7 +378,7 @@ ORDER BY note.id + 0 DESC
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/resource_classes.py queues: Read for each class, without locks, the first
+-- studydb/store/resource_classes.py queues: Read, without locks, each class and its first
 --   `depth` positions after `after_position`.
 SELECT resource_class.name, resource_class.request, (
     SELECT study.status = 'RUNNING' AND (study.max_concurrent IS NULL OR study.n_running <
