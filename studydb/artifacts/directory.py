@@ -32,8 +32,8 @@ class DirectoryStore:
     URL's last four parts. So the tree may be moved, and no row can name a file outside the tree.
 
     On a host that has not mounted a shared directory, the directory is missing or empty. So only
-    `add_study` makes the folder of a study. Without this folder, no object is written, and none
-    counts as lost: reads raise an OSError, which does not mark a checkpoint as corrupt.
+    `add_study` makes the folder of a study. Without this folder, no object is written, and no
+    object counts as lost: reads raise an OSError, which does not mark a checkpoint as corrupt.
     """
 
     is_remote = False

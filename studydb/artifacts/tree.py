@@ -19,7 +19,7 @@ MAX_FILES = 100_000
 _CHUNK_BYTES = 1 << 20
 
 _CANNOT_SYNC_DIRECTORIES = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP})
-"""Errors of fsync on a file system that cannot sync directories, such as some network ones."""
+"""Errors of fsync if a file system, such as some network file systems, cannot sync directories."""
 
 
 class File(Struct, frozen=True):

@@ -4,7 +4,7 @@ Lock files, by which the workers of all users, studies and databases of a host s
 A lock is an OFD lock (`man 2 fcntl_locking`) on a range of bytes. It belongs to an open file and
 not to a process: it lasts until the last descriptor of that open file is closed, in the worker and
 in the processes that have inherited the descriptor. So no lock outlives the processes that use the
-device, and no lock has to be removed after a crash. The files stay.
+device, and no lock has to be removed after a crash. The files are never removed.
 """
 
 import errno
@@ -23,7 +23,10 @@ from studydb.domain.errors import HostError, UsageError
 from studydb.settings import LOCK_DIR
 
 WHOLE = 1_000_000
-"""How many bytes of its file are locked for a whole device; for half a device, half as many."""
+"""
+How many bytes of a device's file are locked for the whole device. For half a device, half as many
+are locked.
+"""
 
 _WAITING = WHOLE + 1
 """The byte of a device's file on which each worker that waits for the device has a shared lock."""
@@ -244,7 +247,7 @@ def _make(path: Path) -> None:
     """
     Make a lock file that every user may open.
 
-    The file gets its name after its mode, so that no other user finds the file with another mode,
+    The file gets its mode before its name, so that no other user finds the file with another mode,
     even if this process is killed in between.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")

@@ -8,7 +8,7 @@ from msgspec import Struct
 PROGRAM = "nvidia-smi"
 
 TIMEOUT_S = 20.0
-"""How long a call may take. Without NVIDIA's persistence daemon it first wakes up each card."""
+"""How long a call may take. Without NVIDIA's persistence daemon, a call first wakes each card."""
 
 _CARD = re.compile(r"GPU\s+([0-9]+):.*\(UUID:\s*(GPU-[^)\s]+)\)")
 _INSTANCE = re.compile(r"\s+MIG\b.*\(UUID:\s*(MIG-[^)\s]+)\)")

@@ -286,8 +286,7 @@ def since_checkpoint(txn: Txn, *, lease: Lease, limit: int) -> list[HowEnded]:
     """
     Read how the attempts before the lease's attempt ended, newest first.
 
-    At most `limit` attempts are read, and only attempts that are later than the attempt that saved
-    the trial's newest checkpoint.
+    Only attempts after the one that saved the trial's newest checkpoint are read, at most `limit`.
     """
     rows = txn.all(_SINCE_CHECKPOINT, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [HowEnded._make(row) for row in rows]

@@ -104,7 +104,7 @@ class NumberedTrial(NamedTuple):
 
 
 class CountedPins(NamedTuple):
-    """A kept checkpoint, its value, how many pins it has, and the number of its trial."""
+    """A kept checkpoint, the metric's value at its step, its pin count, and its trial's number."""
 
     row: Checkpoint
     value: float | None

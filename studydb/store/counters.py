@@ -76,7 +76,7 @@ def move(
     txn: Txn, *, study_id: int, key: int | str, out_of: State | None, into: State | None, n: int = 1
 ) -> None:
     """
-    Count `n` trials that move between states. The shard is the last row that a transaction locks.
+    Move `n` trials between the counts of two states. A transaction locks the shard's row last.
 
     Args:
         key: An attempt's token or a number, from which the shard is computed.

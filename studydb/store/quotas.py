@@ -108,7 +108,7 @@ class Removable(NamedTuple):
 
 def lock(txn: Txn, *, study_id: int) -> Quota:
     """
-    Lock the study's row, so that only one transaction counts at a time; read the quota.
+    Lock the study's row, so that one transaction at a time changes the sum; read the quota.
 
     Raises:
         UnknownStudy: The study was deleted.

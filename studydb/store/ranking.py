@@ -77,7 +77,7 @@ def numbers(
     limit: int | None = None,
 ) -> list[int]:
     """
-    Read the numbers of a study's trials, best first; then trials without a rank, by rising number.
+    Read the numbers of a study's trials, best first; then trials without a rank, by number.
 
     Args:
         state: The state of the trials; None for any.

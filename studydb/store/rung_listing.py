@@ -173,7 +173,7 @@ def last_decisions(
     txn: Txn, *, study_id: int, mode: Mode, limit: int, reasons: Mapping[tuple[int, int], str]
 ) -> list[LastDecision]:
     """
-    Read which trials the scheduler has stopped, paused, promoted or given up last, newest first.
+    Read the scheduler's last decisions to stop, pause, promote or give up a trial, newest first.
 
     Only the newest trials, and the trials whose promotion is a recent event, are searched.
 

@@ -205,7 +205,7 @@ BY_ITSELF = (DecidedBy.GUARD, DecidedBy.FAIL_FAST, *UNDECIDED)
 """The values of `paused_by` of a study that has paused itself."""
 
 DELETED = "The study was deleted meanwhile. `studydb studies` lists the studies that exist."
-"""The message of UnknownStudy where the caller has found the study before."""
+"""The message of UnknownStudy for a study that the caller has found before."""
 
 
 class Budget(Struct, frozen=True):

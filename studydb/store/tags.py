@@ -96,7 +96,7 @@ def most(txn: Txn, *, study_id: int, trial_ids: Sequence[int]) -> int:
 
 
 def is_tagged(number: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-    """Make a condition: the trial `number` of the study bound as `study` has the tag `of_tag`."""
+    """Make the condition that the trial `number` of the bound `study` has the tag `of_tag`."""
     tagged = trial.alias("tagged")
     return number.in_(
         sa.select(tagged.c.number)

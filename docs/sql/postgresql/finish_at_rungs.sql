@@ -220,8 +220,8 @@ WHERE attempt.trial_id = :trial
 --           Index Cond: ((trial_id = $15) AND (attempt = $16))
 --           Filter: (ended_at IS NULL)
 
--- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
---   last row that a transaction locks.
+-- studydb/store/counters.py move: Move `n` trials between the counts of two states. A
+--   transaction locks the shard's row last.
 UPDATE counter
 SET pending=(counter.pending + 0),
     running=(counter.running + :by_running),

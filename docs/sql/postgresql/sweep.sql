@@ -299,8 +299,8 @@ RETURNING event.id;
 --   Insert on event
 --     ->  Result
 
--- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
---   last row that a transaction locks.
+-- studydb/store/counters.py move: Move `n` trials between the counts of two states. A
+--   transaction locks the shard's row last.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + :by_running),

@@ -227,8 +227,8 @@ WHERE trial.study_id = :study
 LIMIT :limit
 OFFSET 0;
 
--- studydb/store/rung_listing.py last_decisions: Read which trials the scheduler has stopped,
---   paused, promoted or given up last, newest first.
+-- studydb/store/rung_listing.py last_decisions: Read the scheduler's last decisions to stop,
+--   pause, promote or give up a trial, newest first.
 SELECT trial.id, trial.number, trial.state, trial.reason, trial.paused_by, trial.ended_at, (
     SELECT rung_entry.rung_id
     FROM rung_entry

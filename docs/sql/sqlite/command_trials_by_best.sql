@@ -45,7 +45,7 @@ ROLLBACK;
 BEGIN;
 
 -- studydb/store/ranking.py numbers: Read the numbers of a study's trials, best first; then
---   trials without a rank, by rising number.
+--   trials without a rank, by number.
 SELECT trial.best_score, trial.number
 FROM trial
 WHERE trial.study_id = :study

@@ -149,8 +149,8 @@ WHERE rung_entry.rung_id = (
 INSERT INTO event (study_id, trial_id, attempt, worker_id, kind, actor, data, token, at)
 VALUES (:study_id, :trial_id, :attempt, :worker_id, :kind, :actor, :data, :token, :now);
 
--- studydb/store/counters.py move: Count `n` trials that move between states. The shard is the
---   last row that a transaction locks.
+-- studydb/store/counters.py move: Move `n` trials between the counts of two states. A
+--   transaction locks the shard's row last.
 UPDATE counter
 SET pending=(counter.pending + :by_pending),
     running=(counter.running + 0),
