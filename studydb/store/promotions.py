@@ -176,8 +176,8 @@ _IS_UNDERWAY = (
 )
 """
 A trial that meets one of these conditions is underway. PENDING trials that are ready are left out,
-because the caller has checked that there are none. So about as many trials are read as there are
-workers, however many trials were enqueued.
+because the caller has checked that none of them fits the worker. So about as many trials are read
+as there are workers, however many trials were enqueued.
 """
 _UNDERWAY = Prepared(
     sa.union_all(
