@@ -186,8 +186,8 @@ class Acquirer:
     def _remember(self, claimed: Claim) -> None:
         """Choose with which operation the next search begins, and where in the queue."""
         self._last_position = claimed.queue_position
-        # A claimed trial at its first attempt was enqueued, cloned, or left to other workers by a
-        # worker that it did not fit. At a later attempt, as a rule, it was promoted.
+        # A trial that is claimed for its first attempt was enqueued, cloned, or left to other
+        # workers by a worker that it did not fit. For a later attempt, most trials were promoted.
         self._claims_first = not self._resumes or claimed.lease.attempt == 1
 
     def _claim(self, *, again: bool, is_promoted: bool = False) -> Claim | None:

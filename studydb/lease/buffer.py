@@ -99,7 +99,7 @@ class Buffer:
         Return the unanswered batch; if there is none, make a batch from the first results.
 
         Returns:
-            None if no batch is unanswered and no result waits, unless `even_empty`.
+            None if there is no unanswered batch, no result waits, and `even_empty` is False.
         """
         with self._lock:
             if self._sent is None and (self._waiting.n_waiting or even_empty):

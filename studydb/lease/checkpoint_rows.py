@@ -132,7 +132,12 @@ class Checkpoints:
         return Restore.of(checkpoint, data=data, stores=stores)
 
     def _make_folder(self, store: str) -> None:
-        """Make the study's folder if it may be made, so that a missing upload counts as missing."""
+        """
+        Make the study's folder in a store, if this host may make it.
+
+        Without the folder, a restore fails as if this host had not mounted the store. With the
+        folder, bytes that the store lacks count as missing.
+        """
         with suppress(CheckpointError):
             self._retry(lambda: make_study_folder(self._database, self._study, store))
 

@@ -22,11 +22,12 @@ no trial does, claims are the same as without this module.
 
 RESUME_SCAN_S = 2.0
 """
-For this many seconds after a scan of the whole queue, claims scan only behind the last claimed
-trial or, if trials ask for resources, from the first trial that the newest read of the queue has
-found. The reason: while a transaction keeps an old snapshot, PostgreSQL cannot remove the index
-entries of claimed trials, and a scan of the whole queue reads these entries, too (3 ms for 20,000
-entries). A trial that returns to an earlier position waits for a scan of the whole queue.
+For this many seconds after a scan of the whole queue, claims scan only a part of it: the part
+behind the last claimed trial or, if trials ask for resources, the part that begins with the first
+trial that the newest read has found. The reason: while a transaction keeps an old snapshot,
+PostgreSQL cannot remove the index entries of claimed trials, and a scan of the whole queue reads
+these entries, too (3 ms for 20,000 entries). A trial that returns to an earlier position waits for
+a scan of the whole queue.
 """
 
 
@@ -37,9 +38,9 @@ class Fitting:
     """
     Which trials of a study fit, for the slots of one worker or the threads of one own loop.
 
-    If trials of the study ask for resources and this process has limited ones, one slot at a time
-    searches for a trial, so that two slots do not count on the same free resources. A search whose
-    claim got no answer keeps the turn, because the claim may have succeeded.
+    If trials of the study ask for resources, and those of this process are limited, one slot at a
+    time searches for a trial, so that two slots do not count on the same free resources. A search
+    whose claim got no answer keeps the turn, because the claim may have succeeded.
 
     Attributes:
         queues: The study's resource classes and their queues, as this process has read them.
@@ -112,12 +113,12 @@ class Fitting:
 
     def look(self) -> list[str] | None:
         """
-        Read the queues; return the classes that fit now, or None if all classes fit.
+        Read the queues; return the classes that fit now, or None if all fit or none is known.
 
-        No queues are read if every request fits, or while another slot searches. If this process
-        knows of no classes, it reads no queues either, and the answer is None. A claim then does
-        not find trials that have asked for resources since the last read of the classes. If a
-        search finds no trial, the classes are read again.
+        No queues are read if every request fits, if this process knows of no classes, or while
+        another slot searches. A process without classes does not find trials that have asked for
+        resources since its last read of the classes. So a search without a result reads the
+        classes again.
         """
         if self._learned_s == NEVER:
             self.learn()

@@ -69,7 +69,7 @@ class Heartbeat:
     def start(self) -> None:
         thread = threading.Thread(target=self._run, name="studydb-heartbeat", daemon=True)
         thread.start()
-        self._thread = thread  # after the start, because a thread that has not started has no end
+        self._thread = thread  # after the start: `stop` cannot wait for a thread that never started
 
     def stop(self) -> None:
         """Stop the thread; leases that are still held expire later."""

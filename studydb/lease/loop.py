@@ -218,7 +218,7 @@ class OwnLoop:
             raise
 
     def _acquire(self, deadline: float | None) -> Claim | None:
-        with locked_until(self._acquiring, deadline):  # all threads share a token of one claim
+        with locked_until(self._acquiring, deadline):  # all threads share one claim token
             return retry_until(deadline, self._acquirer.acquire)
 
     def close(self) -> None:

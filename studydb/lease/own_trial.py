@@ -38,7 +38,7 @@ class OwnTrial:
 
     Attributes:
         number: The trial's number within its study; the first is 0.
-        params: The sampled parameters.
+        params: The proposed or enqueued parameters.
         config: `params`, with the values that a person has changed, and the study's constants.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         uuid: The trial's UUID.
@@ -67,7 +67,7 @@ class OwnTrial:
             find_directory: Returns the path of `directory`, without making the directory.
             forget: Called when the attempt has ended, or has lost its trial.
             drop: Called, in any thread, if this handle is dropped before the trial has ended.
-            loop: The object that would end the loop if it were dropped; held until the trial ends.
+            loop: The loop, which would end if it were dropped; kept here until the trial ends.
 
         Raises:
             HostError, LeaseLost, StorageTransient, UsageError: See `OwnCheckpoints.restore`.
@@ -255,7 +255,7 @@ class OwnTrial:
         except LeaseLost:
             self._close()
             raise
-        except CheckpointError:  # the store cannot be used, and the trial trains on
+        except CheckpointError:  # the trial continues although the store failed
             raise
         except Exception as error:
             self._fail_by(error)

@@ -34,7 +34,7 @@ from studydb.version import __version__
 
 class OwnWorker:
     """
-    Renews the leases of an own loop, flushes its results, and gives back what it drops.
+    Renews the leases of an own loop, flushes its results, and gives back trials that it drops.
 
     Attributes:
         pid: The id of the process that registered.
@@ -42,7 +42,7 @@ class OwnWorker:
         database: The connections of the loop and its trials.
         heartbeat: Renews the leases, through another connection.
         fitting: Counts the resources of the held trials.
-        unended: The number of the first trial that the program dropped before its end.
+        unended: The number of the first trial that the program dropped before its end, if any.
         is_abandoned: Whether the program has dropped the loop and its trials, so that the flushing
             thread closes this worker.
     """
@@ -154,8 +154,8 @@ class OwnWorker:
         with self._closing:  # the interpreter's end waits for the flushing thread
             if self._closed.is_set():
                 return
-            # Each step runs although Ctrl-C interrupts the steps before it: a living heartbeat
-            # would keep the trials for ever. The steps run in reverse order.
+            # Each step runs even if Ctrl-C interrupts an earlier step. Otherwise a heartbeat that
+            # was not stopped would keep the trials for ever. The last callback runs first.
             with ExitStack() as steps:
                 steps.callback(self._at_close)
                 steps.callback(atexit.unregister, self.close)

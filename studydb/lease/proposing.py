@@ -152,7 +152,7 @@ class Proposer:
         if is_first_look:
             self._waiting.until_s = monotonic() + self._longest_wait_s()
         is_over = monotonic() >= self._waiting.until_s
-        if (is_first_look or is_over) and self._fit_for_dead():
+        if (is_first_look or is_over) and self._fit_if_holder_died():
             return Step.ASK
         if not is_over:
             self._looked = (threading.get_ident(), monotonic())
@@ -187,7 +187,7 @@ class Proposer:
         mean_s = proposer.mean_trial_s(self._database, self._study)
         return min(max(WAIT_PER_TRIAL_S * mean_s, LEAST_WAIT_S), LONGEST_WAIT_S)
 
-    def _fit_for_dead(self) -> bool:
+    def _fit_if_holder_died(self) -> bool:
         is_dead = proposer.end_turn_of_dead(self._database, self._study, is_alive=is_alive)
         return is_dead and self._fit_unless_busy()
 

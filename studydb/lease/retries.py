@@ -16,7 +16,7 @@ PATIENCE_S = 900.0
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.05, 5.0, 0.2
 
 OUTAGE_S = 2.0
-"""A wait for the database that is longer than this is told to a person."""
+"""After this many seconds without an answer, `on_outage` is called with each fault."""
 
 Answered = TypeVar("Answered")
 

@@ -15,11 +15,12 @@ from studydb.schedulers import UserScheduler
 
 TRIES = 8
 """
-How often the scheduler is asked about one result before the batch waits, as it does in an outage.
+The most times that the scheduler is asked about one result in one `send`. After that, the batch
+waits and is sent again, as in an outage.
 
 The scheduler is asked again if another trial has entered the rung while the scheduler decided. If
-several trials report at a rung at the same time, each round of answers lets at least one
-trial enter.
+several trials report at a rung at the same time, each round of answers lets at least one trial
+enter.
 """
 
 Answered = TypeVar("Answered")

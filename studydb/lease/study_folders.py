@@ -15,7 +15,7 @@ from studydb.operations.checkpoints import newest_in_directory
 
 def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     """
-    Make the study's folder in a store before an object is written there; do nothing if it exists.
+    Make the study's folder in a store before an object is written there; keep a folder that exists.
 
     Raises:
         CheckpointError: The folder cannot be made; or this host does not see the directory in which

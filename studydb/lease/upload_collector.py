@@ -15,7 +15,7 @@ from studydb.operations.refresh import refreshed
 from studydb.operations.uploads import abandoned_uploads, delete_upload
 
 PAUSE_S = 60.0
-"""How often one process looks for uploads that no attempt will finish."""
+"""The time between two looks of one process for uploads that no attempt will finish."""
 
 SETTLED_S = 10.0
 """
@@ -91,7 +91,7 @@ def collect_uploads(
 
 def delete_uploads(database: Database, study: Study, uploads: Sequence[AbandonedUpload]) -> int:
     """
-    Delete the bytes of abandoned uploads, then their rows; a second call finishes what is left.
+    Delete the bytes of abandoned uploads, then their rows; call again for uploads that are left.
 
     Returns:
         How many uploads are left, because their store fails.

@@ -83,7 +83,7 @@ def read_notes(
     database: Database, study: Study, *, number: int | None = None, limit: int = MOST_NOTES
 ) -> list[ListedNote]:
     """
-    Read the newest notes on a trial, the oldest of them first; without `number`, on the study.
+    Read the newest `limit` notes on a trial (without `number`: on the study), oldest first.
 
     Raises:
         UnknownTrial: No such trial.

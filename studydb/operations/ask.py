@@ -40,7 +40,7 @@ def ask(
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
         fits: The resource classes whose trials the worker can start; None in a study whose trials
-            ask for nothing. Unless `must_fit`, the class "" (of new trials) must be among them.
+            ask for nothing. If `must_fit` is False, these must include "", the class of new trials.
         must_fit: Whether the proposal must be of one of the classes `fits`, because each proposal
             of the study says what its trial asks for.
         by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's
@@ -136,7 +136,7 @@ def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:
     try:
         propose_ahead(database, study, taken=taken)
     except StorageTransient:
-        raise  # the ask is sent again, and returns its trial
+        raise  # the caller sends the ask again, and gets the trial that was made
     except Exception:  # noqa: BLE001  the trial exists; a later ask raises the error
         return
 

@@ -22,7 +22,7 @@ from studydb.store import events, quotas, studies
 
 class Changes(Struct, frozen=True, kw_only=True):
     """
-    What is to be changed; None for a setting that stays.
+    The settings to change; None for a setting that keeps its value.
 
     Attributes:
         resources: What the study, or the trials with the numbers in `of_trials`, ask for.
@@ -161,9 +161,9 @@ def _count_again(database: Database, study: Study) -> None:
     """
     Sum up the sizes of a study's checkpoints once more after it got a quota.
 
-    A save or discard that began before the study had a quota does not count, and may commit later.
-    A lock of the table waits for it. The lock is the only one of its transaction, so that no other
-    transaction, whatever it has locked, can wait for this one in a circle.
+    A save or discard that began before the study had a quota adds nothing to the sum, and may
+    commit after the first sum was computed. The lock of the table waits for such transactions. The
+    transaction takes no other lock, so it cannot be part of a deadlock.
     """
     with database.begin() as txn:
         quotas.lock_checkpoints(txn)

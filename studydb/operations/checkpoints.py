@@ -72,7 +72,7 @@ def mark_corrupt(
 
 
 def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
-    """Find the newest kept checkpoint before this one; else the one that the trial began from."""
+    """Find the trial's newest kept checkpoint before this one; else the one that it began from."""
     assert checkpoint.id is not None
     older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)
     return older or checkpoints.source(txn, trial_id=checkpoint.trial_id)
@@ -104,7 +104,7 @@ def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | 
     Let a trial begin from `to`, not from a corrupt checkpoint.
 
     Returns:
-        `to`; None if there is none or it has been removed, so that the trial begins from scratch.
+        `to`; None if `to` is None or was removed: the trial then begins from scratch.
     """
     to_id = None if to is None else to.id
     if to_id is not None and not pins.count(txn, checkpoint_id=to_id):

@@ -52,8 +52,8 @@ def resume(
     """
     Let PAUSED trials run again, and withdraw requests to pause or stop RUNNING trials.
 
-    With `changes`, all later attempts get these values of parameters; `params` stays as it was
-    sampled. A PENDING trial can be changed, too, and stays PENDING; a RUNNING trial cannot.
+    With `changes`, all later attempts get these values of parameters; `params` does not change. A
+    PENDING trial can be changed, too, and stays PENDING; a RUNNING trial cannot.
 
     A trial that waits at a rung is resumed without a promotion. If a person has also paused such a
     trial, only the person's pause is withdrawn: the trial stays PAUSED at its rung until the
@@ -110,7 +110,7 @@ def set_status(
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. When a study is resumed, further transactions move the trials that were paused with the
     study to PENDING. If this process dies before all are PENDING, sweeps move the remaining trials.
-    A failed deletion of the study is given up.
+    If a deletion of the study has begun and failed, it is cancelled.
 
     Args:
         now: Whether workers kill RUNNING trials of a stopped study without their grace. The next
@@ -175,7 +175,7 @@ def _steer(
         with database.begin() as txn:
             changes = {"params": steering.changes} if steering.changes else {}
             _record(txn, study, steering.kind, request, {"numbers": numbers, **changes})
-            steered = [_lock(txn, study, number) for number in numbers]  # lock order: rising ids
+            steered = [_lock(txn, study, number) for number in numbers]  # lock order: ascending ids
             if steering.kind is not EventKind.STOPPED:
                 _refuse_invalidated(study, steered)
             if steering.changes:
@@ -205,7 +205,7 @@ def _change_configs(
 
 
 def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
-    """If a person paused a trial that waits at a rung, withdraw the pause; else return False."""
+    """Withdraw a person's pause of a trial that waits at a rung; False if there is none."""
     if trial.paused_by != DecidedBy.PERSON or not study.scheduler.resumes:
         return False
     if not promotions.waits(txn, study_id=study.id, trial_id=trial.id):

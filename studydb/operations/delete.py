@@ -70,12 +70,12 @@ def delete(database: Database, study: Study) -> None:
     """
     stop_for_deletion(database, study)
 
-    while not _delete_rest(database, study):
+    while not _delete_if_empty(database, study):
         with database.begin() as txn:
             deletion.delete_some_trials(txn, study_id=study.id)
 
 
-def _delete_rest(database: Database, study: Study) -> bool:
+def _delete_if_empty(database: Database, study: Study) -> bool:
     """Delete the study if it has no trial; a lock keeps other processes from adding trials."""
     with database.begin() as txn:
         deletion.lock_study(txn, study_id=study.id)

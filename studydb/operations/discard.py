@@ -36,7 +36,7 @@ def discard(database: Database, study: Study, number: int, request: Request) -> 
             request=request,
             data={"numbers": [number]},
         )
-        trial = existing_trial(txn, study, number, lock=True)  # `retry` locks the trial, too
+        trial = existing_trial(txn, study, number, lock=True)  # `retry` and `pin` wait
         if trial.state not in FINAL:
             raise NotAllowed(
                 f"Trial {number} of {study.name!r} is {trial.state}, so its checkpoints are kept. "

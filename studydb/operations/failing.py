@@ -45,7 +45,7 @@ def _correction(study: Study, progress: StudyProgress) -> str:
     if trainable is None or trainable.kind not in (TrainableKind.PICKLE, TrainableKind.BOUND):
         return "Correct the cause"
     if progress.paused_by not in (None, DecidedBy.GUARD, DecidedBy.FAIL_FAST):
-        return "Correct the cause"  # it is in other code, which workers import
+        return "Correct the cause"  # workers import rules, schedulers and resource functions
     return (
         "The study keeps a copy of your code. Correct the cause, replace the copy by "
         "`study.set(trainable=train)`"

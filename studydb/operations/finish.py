@@ -82,7 +82,7 @@ def _complete(
     tally: Tally | None,
     process: AttemptProcess | None,
 ) -> Ending | None:
-    """Complete a trial in a single statement; None if it cannot, or if it has stored nothing."""
+    """Complete a trial in a single statement; None if several statements are needed."""
     summary = summary_if_undecided(study, lease, batch, completes=True)
     if summary is None:
         return None

@@ -96,7 +96,7 @@ def _misfit(number: int | None, asked: Resources, offers: list[Capacity]) -> Mis
 
 def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | None:
     """
-    Report on PENDING trials; None if neither the study nor a trial asks for resources.
+    Report how requests fit; None if neither the study nor a trial asks for resources.
 
     Args:
         makes_new: Whether the study's budget allows new trials. If so, the request of new trials is

@@ -57,8 +57,8 @@ class Flushed(Struct, frozen=True):
             None if there is no such step.
         why: The reason that the study's custom scheduler gives for stopping or pausing the trial at
             the last stored step; None if it gives no reason.
-        resources: What the trial asks for from its next attempt on, if the custom scheduler changes
-            that with the verdict; else None.
+        resources: What the trial asks for from its next attempt on; None if the custom scheduler
+            has not changed this request with its verdict.
     """
 
     held: Held
@@ -161,8 +161,8 @@ def _needs_rules(study: Study, batch: Batch) -> bool:
     """
     Tell whether the study's rules must be judged in a transaction of several statements.
 
-    That is so if a rule is met, a custom rule has answered or failed, a rule compares a result with
-    earlier results, or a rule can stop the study.
+    That is so if a rule is met, a custom rule has stopped the trial or failed, a rule compares a
+    result with earlier results, or a rule can stop the study.
     """
     if not study.rules:
         return False
@@ -277,7 +277,7 @@ def _is_ruled(batch: Batch, result: Result) -> bool:
 
 
 def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
-    """Read the last live results before the batch, as many as stop rules need for a new result."""
+    """Read the last live results before the batch: as many as rules compare with a new result."""
     recent: deque[Result] = deque(maxlen=longest_history(study.rules))
     if n := (recent.maxlen or 0) - 1:
         spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)
@@ -292,8 +292,8 @@ def _ask_scheduler(
     """
     Judge a result that is due.
 
-    A scheduler in the user's code was asked before this transaction. Its answer is valid only if
-    the question is still the same under the locks: other trials may have entered the rungs.
+    A scheduler in the user's code was asked before this transaction. Other trials may have entered
+    the rungs since. So the answer is valid only if the question is still the same under the locks.
     """
     oriented = study.objective.score(result.value)
     seed = trial_seed(study.seed, lease.number)

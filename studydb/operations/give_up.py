@@ -22,7 +22,7 @@ def give_up(database: Database, study: Study, *, is_idle: bool = False) -> None:
     Trials that a person has paused stay PAUSED until the person resumes them. Rungs and trials
     that another transaction has locked are left to a later call. A trial ends without a summary of
     its metrics if its results cannot be summed up. A trial with very many results is summed up
-    after the commit; it has no summary either if the worker dies before that.
+    after the commit; if the worker dies before it has stored this summary, the trial has none.
 
     Args:
         is_idle: Whether the worker has nothing else to do. If so, it ends at most 1,000 trials,

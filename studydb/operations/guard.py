@@ -78,7 +78,7 @@ def pause_after_scheduler(
 
 
 def pause_after_requests(txn: Txn, study: Study, why: str, *, traceback: str = "") -> None:
-    """Pause the study because what a trial needs is not known, or cannot be stored."""
+    """Pause the study because a trial's request for resources is unknown or cannot be stored."""
     data = {"reason": why, "traceback": traceback}
     _pause(txn, study, DecidedBy.REQUESTS, Actor.RESOURCE_FUNCTION, data)
 

@@ -4,7 +4,7 @@ Invalidate trials whose values are wrong, or undo their invalidation.
 An invalidated trial keeps its rows. It is left out of the best trials, the frames and the ranking
 of its rungs, and searchers do not see its values. Decisions that were based on its values stand,
 and closed rungs do not open again. The best values that are stored for the rules that stop the
-whole study are deleted, because nobody can tell which of them came from the trial.
+whole study are deleted, because no row says from which trial they came.
 """
 
 from collections.abc import Sequence

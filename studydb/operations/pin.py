@@ -27,7 +27,7 @@ def pin(
         NotFound: The trial keeps no such checkpoint; nothing was changed.
     """
     with database.begin() as txn:
-        trial = existing_trial(txn, study, number, lock=True)  # a save and a discard lock it, too
+        trial = existing_trial(txn, study, number, lock=True)  # saves and discards wait
         if recorded := events.data_of(txn, token=request.token):
             return int(recorded["step"])
 
@@ -103,7 +103,7 @@ def _count_pin(
         if step in (None, row.step) and row.id is not None:
             if row.id in pinned:
                 return None, row.step
-            if pins.count(txn, checkpoint_id=row.id):  # False if it was just found corrupt
+            if pins.count(txn, checkpoint_id=row.id):  # False if the row was just marked as corrupt
                 return row.id, row.step
     what = "no checkpoint" if step is None else f"no checkpoint of step {step}"
     raise NotFound(

@@ -1,4 +1,4 @@
-"""Ask the scheduler what a free worker should do: promote a trial or close a rung; do it."""
+"""Ask the scheduler for work for a free worker (promote a trial, close a rung), and do it."""
 
 from collections.abc import Sequence
 from enum import StrEnum

@@ -35,7 +35,7 @@ def propose_next(
     fits: Sequence[str] | None = None,
 ) -> bool:
     """
-    If the next draw has no proposal, store proposals for it and for the rest of its block.
+    If the next draw has no proposal, store proposals for it and the later draws of its block.
 
     The next draw can be `num_trials` or more, because draws whose params exist are skipped.
 

@@ -22,14 +22,13 @@ LARGEST_BLOCK = 16
 """The most points of one fit."""
 
 RUNNING_PER_POINT = 4
-"""A block has a point for every four RUNNING trials, so that hundreds of workers need few fits."""
+"""A fit gives a point for every four RUNNING trials, so that hundreds of workers need few fits."""
 
 MOST_BY_INDEX = 512
 """
-A worker that has waited long enough for a model stores one point by index, for one of this many
-draws, of which the first is the draw that the worker has seen without a proposal. If only a few
-draws were allowed, hundreds of workers would compete for them, and each would look, store and ask
-repeatedly.
+A worker that has waited long enough for a model stores one point by index. It stores none if this
+many draws, from the draw for which it has waited on, have proposals by then. With a lower limit,
+hundreds of workers would compete for a few draws, and each would look, store and ask repeatedly.
 """
 
 RECENT_TRIALS = 64

@@ -30,9 +30,8 @@ def count_saved(
         The removed checkpoints, whose bytes may be deleted after the commit.
 
     Raises:
-        CheckpointError: The new checkpoint would not fit even if all checkpoints that may be
-            removed, and that no other transaction has locked, were removed. The transaction must be
-            rolled back.
+        CheckpointError: The new checkpoint would not fit even without all the checkpoints that may
+            be removed and are not locked. The transaction must be rolled back.
     """
     quota = quotas.lock(txn, study_id=lease.study_id)
     freed_bytes = sum(one.size_bytes for one in expired)

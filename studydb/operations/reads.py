@@ -1,9 +1,9 @@
 """
 Read what people look up: studies, trials, attempts, errors, rungs and checkpoints.
 
-A function that takes a trial's number raises UnknownTrial if the study has no such trial. What an
-open handle of a study reads raises UnknownStudy if the study was deleted. Only a read that finds
-nothing asks whether the study exists, so that other reads send no statement more.
+A function that takes a trial's number raises UnknownTrial if the study has no such trial. A read
+through an open handle of a study raises UnknownStudy if the study was deleted. Only a read that
+finds nothing asks, by a further statement, whether the study exists.
 """
 
 import shlex
@@ -103,7 +103,8 @@ def listed_trials(
     if best_first:  # takes two reads or more
         with database.begin(write=False, snapshot=True) as txn:
             return view_rows.best_trials(txn, **which)
-    # Without `single`, PostgreSQL would end the session while 100,000 rows are decoded.
+    # Without `single`, a transaction would stay open while 100,000 rows are decoded, and PostgreSQL
+    # ends a session whose transaction is idle for 10 s.
     with database.begin(write=False, single=True) as txn:
         return view_rows.trials(txn, **which)
 

@@ -7,6 +7,6 @@ from studydb.store.reported import Reported
 
 
 def count_reports(database: Database, study: Study) -> Reported:
-    """Count a study's results by reading all of them; a million results take seconds."""
+    """Count by reading all rows of the study; a million results take seconds."""
     with database.begin(write=False, single=True) as txn:
         return reported.count_reports(txn, study_id=study.id)

@@ -116,7 +116,7 @@ def _of_known_classes(
 
 
 def pause_unrequested(database: Database, study: Study, error: DecisionFailed) -> None:
-    """Pause a RUNNING study because what a trial needs is not known, or cannot be stored."""
+    """Pause a RUNNING study: a trial's request for resources is unknown or cannot be stored."""
     why = f"the resource function {study.resources} has not said what a trial needs: {error}"
     with database.begin() as txn:
         pause_after_requests(txn, study, why, traceback=error.traceback)

@@ -39,6 +39,6 @@ def newest(database: Database, *, trial: TrialRow, study_id: int) -> KeptCheckpo
 
 
 def kept(database: Database, *, trial: TrialRow) -> list[KeptCheckpoint]:
-    """Read a trial's kept checkpoints, oldest first, also one that a person uploaded for it."""
+    """Read a trial's kept checkpoints, oldest first, including one that a person uploaded."""
     with database.begin(write=False, single=True) as txn:
         return checkpoint_listing.of_trial(txn, trial_id=trial.id)

@@ -29,7 +29,7 @@ MOST = 100
 
 
 def selected(database: Database, study: Study, selection: Selection) -> list[int]:
-    """Read the numbers of a selection's trials, ascending; omit invalidated and cloned trials."""
+    """Read a selection's numbers, ascending; omit trials that are invalidated or have clones."""
     numbers: list[int] = []
     with database.begin(write=False, snapshot=True) as txn:
         while page := clones.select(

@@ -20,7 +20,7 @@ def judge_exit(
 
     Returns:
         The outcome, and the seconds that the trial waits before its next attempt if the outcome is
-        PREEMPTED. If the command has not given the trial back, this is the given outcome, and 0 s.
+        PREEMPTED. If the command has not given the trial back: `outcome`, and 0 s.
     """
     exits = (GIVEN_BACK, TRY_LATER)
     if outcome is not Reason.PREEMPTED or failure is None or failure.type not in exits:
@@ -66,7 +66,7 @@ def stuck_note(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> str
     """
     Return the reason not to retry a trial whose last attempts all died after the same step.
 
-    Otherwise return "", and the trial is retried.
+    Return "" if the trial may be retried.
 
     A death counts only if the worker survived it: the death of a host says nothing about the trial.
     Call this after the last flush. The last `study.losses_at_step` attempts are compared.

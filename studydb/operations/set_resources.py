@@ -42,7 +42,7 @@ def set_resources(
     data = {"numbers": ordered, "resources": asked.to_json()}
     kind = EventKind.RESOURCES_SET
     events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
-    waiting = [_lock(txn, study, number) for number in ordered]  # lock order: rising ids
+    waiting = [_lock(txn, study, number) for number in ordered]  # lock order: ascending ids
 
     settings = studies.locked_settings(txn, study_id=study.id)
     if not ordered:

@@ -2,9 +2,9 @@
 Count what trials spend, and stop the study, or a trial, that has reached a limit.
 
 Transactions that count spending lock the study's row, so each of them reads the exact sums. The
-counter shard is written last, by `Charge.store`. Which limits a study has never changes, so the
-caller's `study` says whether to read and to lock. A person may have changed the values since the
-caller read `study`, so the values are read from the study's row.
+counter shard is written last, by `Charge.store`. A study never gets or loses a limit, so the
+caller's `study` says whether to read and to lock. A person may have changed a limit's value since
+the caller read `study`, so the values are read from the study's row.
 """
 
 import shlex
@@ -58,8 +58,8 @@ class Charge(Struct, frozen=True):
         Args:
             known: The verdict of a scheduler, a rule or the trial, or a person's request. If the
                 trial has run for too long, only a stop after which results are refused is kept.
-                Any other verdict becomes TIMED_OUT: after a pause, too, the trial would run out of
-                time again.
+                Any other verdict becomes TIMED_OUT. A pause does, too, because the trial would
+                reach the limit again at once after the pause.
         """
         if trial_id not in self.timed_out:
             return known

@@ -19,9 +19,9 @@ NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
-The most times that a checkpoint of a trial is chosen. While the trial is locked, the chosen
-checkpoint can be removed only by another trial that began from it and finds it corrupt, because
-that trial locks only its own row. Another checkpoint is then chosen.
+The most times that a checkpoint of a trial is chosen. The lock of the trial keeps its checkpoints
+from being removed, with one exception: another trial that began from the chosen checkpoint, and
+locks only its own row, may mark it as corrupt. Another checkpoint is then chosen.
 """
 
 

@@ -2,9 +2,9 @@
 Sum up a trial's metrics, in the transaction that ends the trial or after that transaction.
 
 An attempt that knows every result of its trial keeps a tally. Without a tally, the trial's results
-are read in the transaction if they take at most 16 MiB, and if the trials that the transaction has
-ended up to this one have at most 2,000 results together. Otherwise the trial's results are read
-after the commit, page by page, because reading a million rows under a lock takes too long. The
+are read in the transaction if they take at most 16 MiB, and if this trial and all trials that the
+transaction has ended before have at most 2,000 results in total. Otherwise the trial's results are
+read after the commit, page by page, because reading a million rows under a lock takes too long. The
 results of an ended trial never change.
 """
 
@@ -62,8 +62,8 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
     Sum up the results of a trial whose row is locked.
 
     Args:
-        n_results: How many results this trial and the trials that the same transaction has ended
-            before have together.
+        n_results: The number of results of this trial, plus those of all trials that the same
+            transaction has ended before.
 
     Returns:
         None if the results are too many or too large; then call `after_end` after the commit.

@@ -1,8 +1,7 @@
 """
-Find removed checkpoints, and mark checkpoints as removed that a study's `keep` does not keep.
+Find removed checkpoints, and mark as removed the checkpoints that a study's `keep` does not keep.
 
-There are checkpoints that `keep` does not keep if, after a trial's last save, a pin was removed or
-`keep` was changed.
+Such checkpoints exist if a pin was removed or `keep` was changed after a trial's last save.
 """
 
 from collections.abc import Iterator, Sequence
