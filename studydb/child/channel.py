@@ -99,7 +99,7 @@ class Channel:
         with self._sending:
             if descriptors:
                 message = message[socket.send_fds(self._socket, [message], descriptors) :]
-            if message:  # a peer that has received the whole message may have closed its socket
+            if message:  # if the peer has read all and closed its socket, sendall(b"") would fail
                 self._socket.sendall(message)
 
     def receive(

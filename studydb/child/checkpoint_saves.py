@@ -75,7 +75,7 @@ class CheckpointSaves:
         try:
             upload = self._begin(step)
             if self._supervisor.lost:
-                return None, None  # the upload may have no row: nothing would delete its bytes
+                return None, None  # the upload may have no row, so no worker would delete its bytes
             return self._saver.save(prepared, step=step, upload=upload), None
         except CheckpointError as failure:
             return None, str(failure)
@@ -120,13 +120,13 @@ class CheckpointSaves:
             return len(prepared) >= LARGE_BYTES
         try:
             return tree.scan(prepared).size_bytes() >= LARGE_BYTES
-        except (OSError, CheckpointError):  # the directory has changed: the copy fails, too
+        except (OSError, CheckpointError):  # the directory has changed, so the copy will fail, too
             return False
 
     def _has_sender(self) -> bool:
         try:
             self._sender.start()
-        except OSError:  # this host starts no further process, so a thread sends the copy
+        except OSError:  # this host cannot start the process, so a thread sends the copy
             return False
         return True
 
@@ -147,12 +147,12 @@ class CheckpointSaves:
         self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool
     ) -> bytes | Path:
         """
-        Return a copy of the checkpoint, which later changes by the user's code do not reach.
+        Return a copy of the checkpoint that later changes by the user's code do not affect.
 
         A directory is copied without hard links, because a change to a file changes its hard links,
         too. If `is_given`, the directory is moved, unless it contains symbolic links: the links may
-        name their targets by the directory's old path. The bytes of a dict are returned, or are
-        written to a file if the sender is to read them.
+        name their targets by the directory's old path. The pickle of a dict needs no copy; it is
+        written to a file if the sender sends it.
         """
         if isinstance(prepared, bytes) and not uses_sender:
             return prepared

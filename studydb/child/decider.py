@@ -61,7 +61,7 @@ _METHODS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
 
 
 class Begin(Struct, frozen=True, tag="begin"):
-    """The first message: the code of the objects that decide, in the order of their positions."""
+    """The first message: the code of the objects that decide; an object's index is its position."""
 
     objects: tuple[TrainableImport, ...]
 
@@ -75,7 +75,7 @@ class Question(Struct, frozen=True, tag="question"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """All objects are made; `reads` has how many results each object reads, 0 if it is no rule."""
+    """All objects are made; `reads`: how many results each rule reads, and 0 for other objects."""
 
     reads: tuple[int, ...]
 
@@ -163,8 +163,8 @@ def _serve(channel: Channel) -> int:
     with suppress(EOFError):
         while (frame := channel.receive()) is not None:
             question = _questions.decode(frame.header)
-            # The first question always reaches its object: a file server's wrong clock could make
-            # each new process seem outdated, and no object would ever be asked.
+            # The first question is always answered. The wrong clock of a file server can make every
+            # new process seem outdated; without this exception, no question would be answered.
             reason = None if is_first else _reason_against(staleness)
             is_first = False
             if reason is not None:

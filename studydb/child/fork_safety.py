@@ -37,7 +37,7 @@ _FORK_SAFE_THREADS = {"jemalloc_bg_thd": "pyarrow"}
 Names of native threads that a fork may lack, and the module whose import starts each of them.
 
 pyarrow contains jemalloc 5.3, which frees memory without its thread in a forked process. pandas
-imports pyarrow if it is installed.
+imports pyarrow if pyarrow is installed.
 """
 
 
@@ -65,8 +65,8 @@ def reason_against(before: Snapshot, *, uses_devices: bool = False) -> str | Non
     Return why this process must not be forked, or None.
 
     The check forks once, because libraries that support forks, such as OpenBLAS, end their threads
-    before a fork. A thread that is left then, other than jemalloc's, belongs to a library without
-    such support.
+    before a fork. A thread that is left then, other than jemalloc's, belongs to a library that
+    does not support forks.
 
     Args:
         before: The snapshot from before the import.
@@ -135,7 +135,7 @@ def has_initialized_cuda() -> bool:
 
 
 def _device_count_status(path: str) -> int | None:
-    """Call cuDeviceGetCount of the loaded library; return its status, or None without a call."""
+    """Call cuDeviceGetCount of the loaded library; return its status, or None if the call fails."""
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
         status: int = library.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))

@@ -3,11 +3,11 @@ Fork children on request, for the fork server and for templates.
 
 A request is a number, a kind and a count of descriptors, with at least three descriptors: the
 child's channel, stdout, stderr. The further descriptors are the locks of the child's devices. The
-child keeps the locks open, and so does a program that it starts without closing descriptors, such
-as a command. The forking process itself closes the request's descriptors after the fork. The
-replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child has ended and its
-process group was killed. When the parent of the forking process dies, all descendants of the
-forking process are killed.
+child keeps the locks open. A program that the child starts with `close_fds=False`, such as a
+command, keeps them open, too. The forking process itself closes the request's descriptors after the
+fork. The replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child has ended
+and its process group was killed. When the parent of the forking process dies, all descendants of
+the forking process are killed.
 """
 
 import errno
@@ -90,7 +90,7 @@ class Refused(Struct, frozen=True, tag="refused"):
 
 
 class Outdated(Struct, frozen=True, tag="outdated"):
-    """No child was forked, or no object asked: the process must be replaced; `reason` says why."""
+    """A template or decider refuses a request, because it must be replaced; `reason` says why."""
 
     id: int
     reason: str
@@ -276,8 +276,9 @@ class ForkingServer:
         Kill the orphans that dead children left in other process groups.
 
         This process adopts orphans. The environment of an orphan contains the request number of the
-        child that left it. An orphan that was forked without exec has no number. So all orphans are
-        killed once no child is left but deciders, which may live as long as the worker.
+        child that left it. An orphan that was forked without exec has no number there, so all
+        orphans are killed once the only children are deciders. A decider may live as long as the
+        worker.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return

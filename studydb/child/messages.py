@@ -39,7 +39,7 @@ class End(StrEnum):
     """The code ended because of a signal such as SIGTERM."""
     GIVEN_BACK = "given back"
     """
-    A command ended by SIGINT, by SIGTERM or with an exit code that asks for another attempt, or it
+    A command was ended by SIGINT or SIGTERM, exited with a code that asks for another attempt, or
     could not be started on this host.
     """
     LOST = "lost"
@@ -114,8 +114,9 @@ class Answered(Struct, frozen=True, tag="answer"):
     """
     The worker has handled the message with this id.
 
-    If `lost` is False, what the message asks to store is stored, except a result that a verdict
-    refuses and a checkpoint that the study's quota refuses.
+    If `lost` is False, the worker has stored what the message asks to store, with three exceptions:
+    a result that a verdict refuses, a checkpoint that the study's quota refuses, and the row of an
+    upload if the study's folder in the store cannot be made.
     """
 
     id: int

@@ -93,7 +93,7 @@ class ProcessState:
 
 
 def _n_python_threads() -> int:
-    """Count the threads, except `library_threads`, that run Python code, even if C started them."""
+    """Count the threads that run Python code, even if C started them; omit `library_threads`."""
     return len(sys._current_frames()) - len(library_threads())  # noqa: SLF001
 
 

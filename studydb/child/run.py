@@ -160,12 +160,12 @@ class _TrialProcess:
         return 1 if ended.end is End.FAILED else 0
 
     def _clean_up(self) -> None:
-        self._channel.close()  # a trial that the worker hands over now must run elsewhere
+        self._channel.close()  # from now on, the worker cannot give this process another trial
         if self._has_object and self._run is not None:
             self._signals.ignore()
             try:
                 self._run.close()
-            except BaseException:  # noqa: BLE001  the last trial has ended, so none can fail
+            except BaseException:  # noqa: BLE001  all trials have ended, so none fails
                 traceback.print_exc()
 
     def _serve_one(self) -> Ended:

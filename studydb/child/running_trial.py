@@ -120,14 +120,14 @@ class RunningTrial:
         """
         Report the metrics of one step, and save a checkpoint that contains this step.
 
-        The call returns immediately, except in three cases. At a step where the trial may be
-        stopped or paused, the call waits for the decision. If the first step of an attempt is not
-        after the restored checkpoint's step, the call waits until the result is stored. With a
-        checkpoint, the call waits until result and checkpoint are stored, if checkpoints go to a
-        directory or the database. If they go to a remote store, the call waits until the previous
-        checkpoint is sent, copies the new one, and returns before the copy is sent; `flush` waits
-        until the copy is stored. At the last step, the call itself waits until the new checkpoint
-        is stored. If the store fails, training continues and the previous checkpoint is kept.
+        The call returns immediately, except in four cases. At a step where the trial may be stopped
+        or paused, the call waits for the decision. If the first step of an attempt is not after the
+        restored checkpoint's step, the call waits until the result is stored. With a checkpoint for
+        a directory or the database, the call waits until result and checkpoint are stored. With a
+        checkpoint for a remote store, the call waits until the previous checkpoint is sent, copies
+        the new one, and returns before the copy is sent; `flush` waits until the copy is stored. At
+        the last step, the call itself waits until the new checkpoint is stored. If the store fails,
+        training continues and the previous checkpoint is kept.
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
@@ -224,7 +224,7 @@ class RunningTrial:
 
         Afterwards this process has no sender.
         """
-        with suppress(SystemExit):  # the worker has ended, which sending `Ended` will also show
+        with suppress(SystemExit):  # the worker has ended, so sending `Ended` will fail, too
             self._saves.settle()
 
     @property

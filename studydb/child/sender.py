@@ -29,7 +29,8 @@ from studydb.processes import IMPORT_STUDYDB
 
 # The sender ignores the signals by which a person, a terminal or a batch system ends all processes:
 # the trial's process handles them, and may first let the sender store its checkpoint. The sender is
-# started with these signals blocked, so that none arrives before it is ignored; they stay blocked.
+# started with these signals blocked, so that none ends the sender before it ignores them; they stay
+# blocked.
 # With -P and IMPORT_STUDYDB, neither a file in the working directory nor another installed studydb
 # hides a module that the sender imports.
 _START = (
@@ -41,7 +42,7 @@ _START = (
 _IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 _END_TIMEOUT_S = 5.0
-"""How long to wait for the end of a sender after SIGKILL; only a hanging disk delays it so long."""
+"""How long to wait until a killed sender has ended; only a hanging disk delays the end so long."""
 
 Outcome = tuple[Saved | None, str | None]
 """

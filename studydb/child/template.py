@@ -42,8 +42,8 @@ Modules that a library imports late, by the library's name.
 
 PyTorch imports `torch._dynamo`, and with it 850 other modules, for the first optimizer. If the
 template did not import these modules, each trial with an optimizer would: the import takes 3 s with
-PyTorch 2.11. A template imports them twice: first in a fork, to see whether a fork is safe
-afterwards.
+PyTorch 2.11. A template first imports them in a fork, to check that it can still be forked after
+this import.
 """
 
 _TRY_S = 30
