@@ -61,7 +61,7 @@ from studydb.worker.templates import Started, Template
 TICK_S = 0.25
 LEAST_GRACE_S = 2.0
 OUTAGE_PAUSE_S = 2.0
-"""The time between background flushes in an outage; a stopping worker waits for the grace."""
+"""The time between background flushes in an outage; a stopping worker waits for `grace_s`."""
 
 
 class _NotBegun(Exception):
@@ -365,7 +365,7 @@ class Attempt:
             self._progress.deadline_s = time.monotonic()
         elif self._progress.deadline_s is None:
             options, left_s = self._equipment.options, self._equipment.grace_left_s
-            least_s = min(options.grace_s, LEAST_GRACE_S)  # the child must hear of the stop
+            least_s = min(options.grace_s, LEAST_GRACE_S)  # time for the child to read the notice
             self._progress.deadline_s = time.monotonic() + max(left_s, least_s)
         if isinstance(notice, signal.Signals):
             child.terminate()
@@ -545,7 +545,7 @@ class Attempt:
             )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
-        """Keep the child for the next trial, or kill it; one that sent `Ended` may exit before."""
+        """Keep the child for the next trial, or kill it: after the grace if it has sent `Ended`."""
         child, ended = started.child, self._progress.ended
         if ended is not None and self._may_keep(ended):
             output.settle()

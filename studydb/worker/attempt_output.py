@@ -20,7 +20,7 @@ _LARGEST_PIPE_BYTES = 1 << 20
 
 
 class _Stream:
-    """A pipe and its files: `stdout`, and `stdout.1` with older bytes; or `stderr` likewise."""
+    """A pipe and its files: `stdout`, and `stdout.1` with older bytes; or both for `stderr`."""
 
     def __init__(self, path: Path, limit_bytes: int, tail: bytearray, *, append: bool) -> None:
         self.reader, self.writer = os.pipe()
@@ -120,10 +120,12 @@ class AttemptOutput:
 
     def finish(self, timeout_s: float = 1.0) -> None:
         """
-        Read the rest of the output, and close the files; the child has ended or has new pipes.
+        Read the rest of the output, and close the files.
+
+        Call this after the child has ended, or writes to other pipes.
 
         Args:
-            timeout_s: How long to wait, for each pipe, for other processes that still hold it.
+            timeout_s: How long to wait for each pipe while other processes have it open.
         """
         self.release()
         for stream in self._streams:

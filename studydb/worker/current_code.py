@@ -87,7 +87,7 @@ class CurrentCode:
             StorageTransient: The database did not answer in time.
             NotAllowed, Untrusted, TrainableError: See `trusted_import`.
         """
-        with self._lock:  # slots adopt trainables in the order of their reads
+        with self._lock:  # so that slots adopt trainables in the order of their reads
             study = self._checkpoints.refresh()
             stores = self._database.locations.checkpoint_stores(study)
             if study.trainable is None or study.trainable.uuid != self._to_import.trainable.uuid:

@@ -39,7 +39,7 @@ IMPORT_TIMEOUT_S = 120.0
 
 _TRIES = 3
 """
-How often one question is asked at most. The question is asked again, in a new process, whenever
+The most times that one question is asked. The question is asked again, in a new process, whenever
 source files have changed, and once if no answer came.
 """
 
@@ -119,7 +119,7 @@ class Decider:
 
         Args:
             arguments: Plain data, which JSON can hold.
-            answer: The type as which the answer is decoded.
+            answer: The type that the answer must have.
             is_moot: Whether the answer has become useless; if so, this call no longer waits for its
                 turn or for an import.
 
@@ -145,7 +145,7 @@ class Decider:
                     if unanswered is not None:
                         break
                     unanswered = cause
-                except BaseException:  # also an interrupt, after which the answer may still come
+                except BaseException:  # also an interrupt: no later call may get this answer
                     self._end()
                     raise
         raise DecisionFailed(f"{unanswered or 'its source files change all the time'}.")

@@ -107,6 +107,6 @@ class Equipment(Struct, frozen=True):
         held.record_event(EventKind.CONFIG_NOT_READ, warning)
 
     def _is_first(self, kind: str) -> bool:
-        """Whether no slot has called this with `kind` before; at most one of several calls is."""
+        """Return True for the first call with a kind, by any slot; False for all later calls."""
         mine = object()
         return self.warnings.setdefault(kind, mine) is mine  # atomic

@@ -30,8 +30,9 @@ from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
 
-# The signal of --preempt-signal is ignored first of all: a batch system may send the signal to all
-# processes, and the signal ends processes that do not handle it. The worker asks the trials to end.
+# First of all, the server ignores the signal of --preempt-signal: a batch system may send it to all
+# processes, and the signal ends processes that do not handle it. The worker handles the signal, and
+# asks the trials to end.
 #
 # Before the server imports its other modules, it arranges to die with its worker, because the
 # worker may die during these imports.
@@ -122,9 +123,10 @@ def _kill_descendants_of_dead_workers() -> None:
     group lives on.
 
     A batch job that a trial has submitted inherits the trial's environment, but may outlive the
-    trial's worker. It is left alone, because its job ID differs from the worker's. This process may
-    itself be in such a job. If the batch system sets no job ID, the processes of the job have only
-    the fork server's ID in common, so processes with this process's ID are left alone, too.
+    trial's worker. The job's processes are not killed, because their job ID differs from that of
+    the worker. This worker, too, may run in a job that a trial has submitted, and not every batch
+    system sets a job ID. So processes that have inherited the same fork server's ID as this worker
+    are not killed either.
     """
     found = environments_with(SERVER_ID_VARIABLE)
     own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)
@@ -172,12 +174,11 @@ class ForkServer:
 
     def start(self) -> None:
         """
-        Start the server, before the worker opens its database connections.
+        Kill what is left of dead workers on this host, then start the server.
 
-        Before that, kill what is left of dead workers on this host.
-
-        Call this from the main thread: if the thread that started the server ends while the server
-        still imports its modules, Linux kills the server.
+        Call this before the worker opens its database connections, and from the main thread: if the
+        thread that started the server ends while the server still imports its modules, Linux kills
+        the server.
         """
         _kill_descendants_of_dead_workers()
         self._living()

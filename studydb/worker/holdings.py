@@ -8,10 +8,10 @@ from studydb.domain.failures import Failure
 from studydb.worker.children import ChildProcess
 
 _DEVICE_ERROR_SUFFIX = "OutOfMemoryError"
-"""PyTorch, for example, raises an exception whose name ends so if a device's memory is full."""
+"""The end of an exception's name, for example in PyTorch, if the memory of a device is full."""
 
 _REFUSED_ALLOCATIONS = ("can't allocate memory", "cannot allocate memory")
-"""What the messages of PyTorch's allocator and of ENOMEM say; their types differ."""
+"""Parts of messages: PyTorch's allocator and ENOMEM raise exceptions of different types."""
 
 
 class Holdings(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Holdings(Struct, frozen=True):
         )
 
     def limit(self, job: Job) -> Job:
-        """Add the limit of the memory."""
+        """Add the trial's memory limit."""
         if self.memory is None:
             return job
         cgroup = self.memory.cgroup
@@ -61,7 +61,7 @@ class Holdings(Struct, frozen=True):
         return f"The trial was out of memory: {self.memory}."
 
     def explain(self, failure: Failure | None) -> Failure | None:
-        """If the trial has a memory limit, add it to an error because the host had no memory."""
+        """Name the trial's memory limit, if there is one, in a failure for lack of the host's memory."""
         if failure is None or self.memory is None or not _is_out_of_memory(failure):
             return failure
         return structs.replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")

@@ -12,8 +12,9 @@ from studydb.processes import SIGNAL_SPREAD_S
 
 RETRY_SHARE = 1 / 3
 """
-The share of the grace for which a worker that a signal stops repeats requests in an outage. The
-rest of the grace is for the last request, which can wait for its answer, and for the cleanup.
+While the database does not answer, a worker that a signal stops repeats its requests for this share
+of the grace. In the remaining time, the last request can wait for its answer, and the worker cleans
+up.
 """
 
 
@@ -108,9 +109,9 @@ class Interruption:
         Stop the worker at SIGTERM, SIGINT or SIGHUP; call this from the main thread.
 
         A second SIGTERM or SIGINT ends the process, if it comes more than `SIGNAL_SPREAD_S` after
-        the first: a service manager may send one signal to the process, and to its group as well.
+        the first: a service manager may send one signal twice, to the process and to its group.
         SIGHUP does not count: it may come twice from a closed terminal, or after SIGTERM from a
-        service manager. Under nohup it has no effect.
+        service manager. Under nohup, SIGHUP has no effect.
 
         The handler takes no lock, because the signal may have interrupted the code that holds the
         lock. It wakes a thread, which stops the worker.

@@ -27,7 +27,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def is_best_due(self) -> bool:
-        """Whether the next line should name the best value; at most once a second it is True."""
+        """Whether the next line should name the best value; True at most once a second."""
         with self._lock:
             if time.monotonic() < self._best_due_s:
                 return False
@@ -67,7 +67,7 @@ class Notices:
             self._say(f"training continues without the database, results are buffered: {error}")
 
     def trial_waits(self, error: StorageTransient | None) -> None:
-        """Print once per outage that a trial waits for the database; None: it has answered."""
+        """Print once per outage that a trial waits; `error` is None once the database answers."""
         if error is None:
             self.answered()
             return

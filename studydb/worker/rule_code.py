@@ -129,10 +129,10 @@ def asking(decider: Decider, *, say: Callable[[str], None] = lambda _: None) -> 
     Args:
         say: Prints why a rule has not decided; the same cause is printed once.
     """
-    saying = _Saying("a stop rule", say)
+    printer = _FailurePrinter("a stop rule", say)
 
     def ask(position: int, view: TrialView, is_moot: Callable[[], bool]) -> bool | str:
-        with saying:
+        with printer:
             answer: bool | str = decider.decide(
                 position, METHOD, view_arguments(view), bool | str, is_moot=is_moot
             )
@@ -173,11 +173,11 @@ def asking_requests(
         position: The position of the function's code among the objects of the decider.
         say: Prints why the function has not answered; the same cause is printed once.
     """
-    saying = _Saying("the resource function", say)
+    printer = _FailurePrinter("the resource function", say)
 
     def ask(config: Mapping[str, Any]) -> Resources:
         arguments = {"config": json.dumps(dict(config))}
-        with saying:
+        with printer:
             return read_answer(decider.decide(position, REQUEST, arguments, dict[str, float]))
 
     return ask
@@ -197,11 +197,11 @@ def asked_by(
         position: The position of the scheduler's code among the objects of the decider.
         say: Prints why the scheduler has not decided; the same cause is printed once.
     """
-    saying = _Saying("the scheduler", say)
+    printer = _FailurePrinter("the scheduler", say)
 
     def ask(question: Question) -> Decision | Work:
         arguments = {"text": question.text}
-        with saying:
+        with printer:
             if question.method == JUDGE:
                 judged = decider.decide(position, JUDGE, arguments, JudgeAnswer)
                 return read_decision(question, judged, scheduler.plan)
@@ -210,7 +210,7 @@ def asked_by(
     return scheduler.asked_by(ask)
 
 
-class _Saying:
+class _FailurePrinter:
     """Prints the cause of each failed decision; the same cause is printed once."""
 
     def __init__(self, what: str, say: Callable[[str], None]) -> None:

@@ -28,8 +28,8 @@ class SlotProcesses:
     Starts the processes of one slot's attempts; one thread uses the object.
 
     Args:
-        grace_s: How long a process that is no longer needed may take to clean up. While the worker
-            is stopping, the grace begins when the worker began to stop.
+        grace_s: How long a process that is no longer needed may take to clean up. If the worker is
+            stopping, this time counts from the moment at which the worker began to stop.
     """
 
     def __init__(self, templates: Templates, interruption: Interruption, *, grace_s: float) -> None:

@@ -63,7 +63,7 @@ SHORTEST_TIMEOUT_S = 10.0
 """The least time to wait for one answer of the database, even if the patience is shorter."""
 
 STOPPING_TIMEOUT_S = 5.0
-"""The time to wait for one answer during the grace, which begins at a signal or an error."""
+"""The time to wait for one answer after a signal or an error, until the grace is over."""
 
 LATE_TIMEOUT_S = 1.0
 """The time to wait for one answer once the grace is over; the worker may soon be killed."""

@@ -156,12 +156,13 @@ class Templates:
     or open files have grown.
 
     A template can be unusable (see child/template.py), or hang or die in its import. Then a line is
-    printed. All attempts start fresh from then on; if it was a template for devices, only attempts
-    of its trainable that hold devices do.
+    printed. If the template was for attempts without devices, all later attempts start fresh. If it
+    was for attempts with devices, only later attempts that hold devices and run the same trainable
+    start fresh.
 
-    These attempts start fresh, too: those that run a command; those that hold devices, until
-    `allow_devices` is called for their trainable; and those that are not yet forked when `adopt`
-    replaces their trainable.
+    Three other kinds of attempts start fresh, too: attempts that run a command; attempts that hold
+    devices, until `allow_devices` is called for their trainable; and attempts that are not yet
+    forked when `adopt` replaces their trainable.
 
     Args:
         directory: The folder for the output of imports.
@@ -206,10 +207,10 @@ class Templates:
         Start the process of one attempt.
 
         Args:
-            to_import: What the job will probably import. A process is forked from a template that
-                has imported it, and the job is made meanwhile. Without such a template the job is
-                made first: it names the study's current trainable, and no other trainable should
-                be imported.
+            to_import: What the job will probably import. If a template has imported it, a process
+                is forked from the template while the job is made. Otherwise the job is made first,
+                because it names the study's current trainable, the only one that a new template
+                should import.
             make_job: Makes the job; raises an exception if there is no job to run. It may call
                 `adopt`. It may be called several times, and must return the same job each time.
             stdout, stderr: Descriptors for the process's output; the caller closes them.
