@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _WithCommand(click.Command):
-    """A command whose program stands after `--`, and has at least one word."""
+    """The command `create`: the user's program, of at least one word, stands after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_command(ctx, args)

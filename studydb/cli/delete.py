@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studydb.study import Study
 
 MOST_WORKERS = 1000
-"""How many workers' hosts are looked up, beginning with the newest worker."""
+"""The hosts of at most this many workers are looked up, beginning with the newest worker."""
 
 
 @click.command()

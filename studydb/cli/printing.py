@@ -105,7 +105,7 @@ def print_table(
 
     Args:
         more: Rows to print after `rows`; they do not widen the columns. A table that rich draws
-            leaves them out, so give them only after more than `MOST_RICH_ROWS` rows.
+            leaves them out, so give them only if `rows` has more than `MOST_RICH_ROWS` rows.
         spare: Columns that a rich table leaves out on a narrow terminal, in this order.
     """
     align_right = [

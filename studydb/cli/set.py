@@ -21,7 +21,7 @@ KEYS = ("checkpoints", "trainable", "keep", "resources", *LIMITS)
 
 
 class _WithCommand(click.Command):
-    """A command whose `ctx.obj` is the list of the words after `--`."""
+    """The command `set`: `ctx.obj` is the list of the words after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_command(ctx, args)

@@ -69,9 +69,9 @@ def with_parameters(code: Callable[..., Any], /, **values: Any) -> WithParameter
 
     In each trial, studydb passes the objects as keyword arguments to the function, or to the
     class's `setup(config, data=…)`. Each object is pickled once, and kept in the study's checkpoint
-    store, or in the database if that is the store. With warm starts a worker loads the objects
-    once, and its trials share their memory; what a trial writes to an object stays in that trial's
-    process. With fresh starts each trial loads the objects. A process that runs several trials (a
+    store, which may be the database. With warm starts, a worker loads the objects once, and its
+    trials share the objects' memory; what a trial writes to an object stays in that trial's
+    process. With fresh starts, each trial loads the objects. A process that runs several trials (a
     class with `reset_config`) keeps what earlier trials have written to the objects.
 
     Raises:

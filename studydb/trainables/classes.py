@@ -40,10 +40,10 @@ class Trainable:
 
     So that trials can resume, also write `save_checkpoint` and `load_checkpoint`.
 
-    The process of a trial makes one object, calls `setup`, then `load_checkpoint` if there is a
-    checkpoint, then `step` until a rule, a scheduler or a person ends the trial, or `step` returns
-    None or a dict with `done=True`. `cleanup` is called last, also after an error. If the class
-    overrides `reset_config`, the object may run further trials before `cleanup`. If the class has a
+    The process of a trial makes one object, and calls `setup`, and `load_checkpoint` if there is a
+    checkpoint. Then it calls `step` until a rule, a scheduler or a person ends the trial, or `step`
+    returns None or a dict with `done=True`. `cleanup` is called last, also after an error. If the
+    class overrides `reset_config`, the object may run further trials before `cleanup`. If it has a
     method `export_model(directory)`, `studydb export-model` calls this method after `setup` and
     `load_checkpoint`.
 
@@ -74,9 +74,9 @@ class Trainable:
         Train one step.
 
         Returns:
-            The step's metrics; `done=True` among them ends the trial. Or None, if nothing is left
-            to train: a process may die after it has saved the last step and before its trial has
-            ended, and the next attempt then begins after the last step.
+            The step's metrics; `done=True` among them ends the trial. None if nothing is left to
+            train: if a process dies after it has saved the last step and before its trial has
+            ended, the next attempt begins after the last step.
         """
         raise NotImplementedError
 
@@ -273,7 +273,7 @@ def _checked_answer(answer: object) -> bool:
 
 
 def export_of_class(cls: type[Trainable]) -> Callable[[dict[str, Any], Any, str], None] | None:
-    """Return a function that exports a checkpoint's model; None if the class has no such method."""
+    """Return the function that exports a model; None if the class has no method `export_model`."""
     if getattr(cls, EXPORT_ATTRIBUTE, None) is None:
         return None
 

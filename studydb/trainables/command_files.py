@@ -54,8 +54,9 @@ class CommandFiles:
     The files of one attempt; creating this object creates them, except the stop and report files.
 
     Args:
-        keeps: Whether the command names `{checkpoint_dir}`. If so, and if the files of this
-            directory have changed, a report without another checkpoint saves them as a checkpoint.
+        keeps: Whether the command names `{checkpoint_dir}`. If it does, a report that comes without
+            a checkpoint saves this directory as its checkpoint, if the directory's files have
+            changed.
     """
 
     def __init__(self, trial: CommandTrial, config: Mapping[str, Any], *, keeps: bool) -> None:

@@ -1,8 +1,9 @@
 """
-Find the reports in a command's output; read reports from there, from a file or from a socket.
+Find the reports in a command's output; decode reports from its output, a file or a socket.
 
-Three forms of output are understood: `[studydb] {…}` or, as scripts for Syne Tune print it,
-`[tune-metric]: {…}` anywhere in a line; and lines that match the study's own regular expression.
+In the output, a report has one of three forms: `[studydb] {…}` anywhere in a line; `[tune-metric]:
+{…}` anywhere in a line, as scripts for Syne Tune print it; a line that matches the regular
+expression of the study.
 """
 
 import json
@@ -18,7 +19,7 @@ from studydb.domain.text.display import shortened
 
 LINE_BYTES = 1 << 20
 """
-A line with more bytes than about this number is skipped; if it has a report's mark, it is refused.
+A line with more than about this many bytes is skipped; if it has a report's mark, it is refused.
 """
 
 _MARK, _TUNE_MARK = b"[studydb]", b"[tune-metric]:"
@@ -137,7 +138,7 @@ class ReportPattern:
 
         Args:
             metric: The study's metric; the group `val_loss` stands for the metric `val/loss`.
-            skips_texts: Whether to return None, too, if a group's text is no number.
+            skips_texts: Whether to return None instead of raising if a group's text is no number.
 
         Raises:
             InvalidReport: A group's text is no number, or the step is no integer of 1 or more.
@@ -170,7 +171,7 @@ class ReportPattern:
 
 
 def _group_name(metric: str) -> str:
-    """Return the name of the group for a metric whose name a group cannot have."""
+    """Return the name of a metric's group: `_` replaces characters that the name cannot have."""
     return re.sub(r"\W|^(?=\d)", "_", metric)
 
 
@@ -182,7 +183,7 @@ class ReportLines:
         has_matched: Whether the pattern has found a report.
         has_ignored: Whether a report that the pattern found was ignored.
         ignores_pattern: Whether the pattern's reports are ignored, because those of the command's
-            other stream are read. A program may log the same line to both.
+            other stream are read. A program may log the same line to both streams.
 
     On stderr, only the pattern finds reports, and a line whose groups are no numbers is skipped: a
     traceback shows source code, which may look like a line of the log.

@@ -102,7 +102,7 @@ class GivenBack(Exception):
 
 class ProcessLost(Exception):
     """
-    SIGKILL has killed the command, or the command exited with 137, by which a shell reports it.
+    SIGKILL has killed the command, or its exit code is 137, by which a shell reports SIGKILL.
 
     The host may have sent the signal, so the attempt counts as lost, and not as failed.
     """
@@ -197,7 +197,7 @@ class _Run:
             ) from None
 
     def _program_without_interpreter(self, cause: OSError | ValueError) -> Path | None:
-        """Return the program's file if it exists although the system has found no file to run."""
+        """Return the program's file if it exists: then its interpreter is what is missing."""
         if not isinstance(cause, FileNotFoundError):
             return None
         directory = Path(self._stored.directory)

@@ -46,11 +46,11 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     Describe a function or a class so that workers can find it.
 
-    A function object gets an import path if its module has the object under its name, and a fresh
-    interpreter in `workdir` finds the module and all of the user's modules to which it refers, also
-    indirectly. The interpreter only looks for the modules, without importing them. With an import
-    path, each trial runs the files as they are when the trial starts. Any other function object is
-    pickled.
+    A function object gets an import path on two conditions. The function's module has this object
+    under the function's name. A fresh interpreter in `workdir` finds the module, and all of the
+    user's modules to which the module refers directly or indirectly; it only looks for these
+    modules, without importing them. With an import path, each trial runs the files as they are when
+    the trial starts. Any other function object is pickled.
 
     Args:
         function: The function, its path "module:function", or the name of an entry point.

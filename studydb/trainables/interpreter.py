@@ -7,7 +7,7 @@ from studydb.domain.errors import TrainableError
 from studydb.domain.text.display import shortened
 
 _LINE_BYTES = 256
-"""Linux reads no more bytes than these of the first line."""
+"""Linux reads at most this many bytes of the first line."""
 
 
 def refuse_windows_line_ends(path: Path) -> None:

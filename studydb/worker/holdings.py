@@ -61,7 +61,7 @@ class Holdings(Struct, frozen=True):
         return f"The trial was out of memory: {self.memory}."
 
     def explain(self, failure: Failure | None) -> Failure | None:
-        """Name the trial's memory limit, if there is one, in a failure for lack of the host's memory."""
+        """Add the trial's memory limit to a failure that says that the host had no memory."""
         if failure is None or self.memory is None or not _is_out_of_memory(failure):
             return failure
         return structs.replace(failure, message=f"{failure.message}\nOut of memory: {self.memory}.")
