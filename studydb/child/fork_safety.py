@@ -34,9 +34,9 @@ _NVIDIA_CARDS = "nvidia[0-9]*"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _FORK_SAFE_THREADS = {"jemalloc_bg_thd": "pyarrow"}
 """
-Names of native threads that a fork may lack, and the module whose import starts each of them.
+Native threads that a fork may lack: the thread's name, and the module whose import starts it.
 
-pyarrow contains jemalloc 5.3, which frees memory without its thread in a forked process. pandas
+pyarrow contains jemalloc 5.3, which in a forked process frees memory without its thread. pandas
 imports pyarrow if pyarrow is installed.
 """
 

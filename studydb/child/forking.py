@@ -56,7 +56,7 @@ SERVER_ID_VARIABLE = "STUDYDB_FORK_SERVER"
 """
 The environment variable that holds the fork server's random id and the identity of its worker. All
 descendants of the server inherit the variable. By the variable, the worker finds these descendants
-after the server has died; after both have died, the next worker on the host finds them.
+after the server has died. If the worker has died, too, the next worker on the host finds them.
 """
 
 _ORPHAN_CHECK_EVERY_S = 0.5

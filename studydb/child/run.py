@@ -66,7 +66,7 @@ finds no arguments and shows this text as the program's name.
 START_ATTRIBUTE = "studydb_start"
 """
 The name of an attribute of the trainable. If its value is "fresh", each attempt imports the
-trainable. If it is "warm", also attempts that hold devices may be forked from a process that has
+trainable. If it is "warm", attempts that hold devices, too, may be forked from a process that has
 imported the trainable.
 """
 
@@ -193,7 +193,7 @@ class _TrialProcess:
         descriptors: list[int] = []
         try:
             while True:
-                with self._signals.deferred():  # received descriptors must not be lost
+                with self._signals.deferred():  # an interruption could lose descriptors
                     frame = self._channel.receive(0, descriptors=descriptors)
                     # Messages before NextAttempt were for the earlier attempt.
                     if frame is not None and isinstance(read_from_supervisor(frame), NextAttempt):
@@ -354,7 +354,7 @@ def import_trainable(to_import: TrainableImport) -> Callable[..., Any]:
 
     def fetch(parameter: StoredParameter) -> bytes:
         if parameter.data is not None:
-            return parameter.data  # it is part of the signed trainable
+            return parameter.data  # these bytes are part of the signed trainable
         return fetch_parameter(to_import.stores, parameter.url, digest=parameter.digest)
 
     return load(to_import.trainable, to_import.workdirs, fetch=fetch, own_only=not to_import.signed)
@@ -369,9 +369,9 @@ def _restored(job: Job) -> Restored | None:
 
 def _make_directory(job: Job, trial: RunningTrial) -> None:
     """
-    Make the trial's directory for a command, or if the user's code is to run there.
+    Make the trial's directory if the trial runs a command, or is to run in the directory.
 
-    In the second case, enter the directory.
+    If the trial is to run there, enter the directory.
     """
     if job.to_import.trainable.kind == TrainableKind.COMMAND or job.runs_in_directory:
         directory = trial.directory

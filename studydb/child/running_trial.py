@@ -39,8 +39,8 @@ class RunningTrial:
     One attempt, as the user's code sees it.
 
     Attributes:
-        given_config: The dict that `config` returns. studydb reads it here, because reading
-            `config` sets `config_was_read`.
+        given_config: The dict that `config` returns. studydb's own code reads this attribute,
+            because reading `config` sets `config_was_read`.
         config_was_read: Whether `config` was read.
         number: The trial's number within its study; the first is 0.
         uuid: The trial's UUID, which no trial of another study or database has.

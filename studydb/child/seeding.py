@@ -42,7 +42,7 @@ def _seed_numpy(module: ModuleType, number: int) -> None:
 
 class _SeedingFinder(MetaPathFinder):
     """
-    Finds `numpy.random` for the import system, and has it seeded with the last number of `seed()`.
+    Finds `numpy.random` for the import system, and has it seeded as the last call of `seed` says.
 
     The finder stays in `sys.meta_path` until the module is loaded: code may ask for the spec alone,
     and an import may fail.

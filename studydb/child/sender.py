@@ -116,7 +116,7 @@ class Sender:
     """
     The sender of one attempt, as the trial's process sees it.
 
-    One thread at a time calls `start` and `save`. Another may call `end`; then `save` fails.
+    One thread at a time calls `start` and `save`. Another thread may call `end`; then `save` fails.
     """
 
     def __init__(self, destination: Destination) -> None:

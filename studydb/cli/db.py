@@ -39,7 +39,7 @@ def current(*, storage: Storage) -> None:
 @db.command(short_help="Check whether this studydb can use the database.")
 @storage_option
 def check(*, storage: Storage) -> None:
-    """Check that the database has this studydb's schema, and lacks no part; exit code 1 if not."""
+    """Check that the database has all of this studydb's schema; exit code 1 if not."""
     from studydb.db import migrate, revisions
 
     migrate.check(storage.url)

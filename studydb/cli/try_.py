@@ -58,7 +58,7 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
         except (GivenBack, ProcessLost) as error:
             click.echo(visible(f"studydb: {error}"), err=True)
             return FAILED
-        except Exception as error:  # noqa: BLE001  the user's code raises anything
+        except Exception as error:  # noqa: BLE001  the user's code may raise anything
             return _fail(error, debug=debug)
     click.echo("The trial is complete; nothing was stored.")
     return 0

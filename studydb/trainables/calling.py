@@ -90,9 +90,8 @@ def call(function: Callable[..., Any], config: dict[str, Any], trial: ReportingT
         The function's return value (see `returned_metrics`); None for a class.
 
     Raises:
-        TrainableError: studydb cannot call a function with this signature or a class with these
-            methods; or a generator has yielded, or a class's `step` has returned, a value that
-            `returned_metrics` refuses.
+        TrainableError: See `check_signature` and `ClassRun`; or a generator has yielded a value
+            that `returned_metrics` refuses.
     """
     check_signature(function)
     if inspect.isclass(function):

@@ -132,7 +132,7 @@ class CommandFiles:
 
         Raises:
             InvalidReport: The checkpoint that the report announces is missing or cannot be moved;
-                or the report names a directory, and is not answered.
+                or a report that is not answered names a directory.
         """
         if isinstance(report.checkpoint, str):
             yield _directory(report.checkpoint, is_answered=is_answered)

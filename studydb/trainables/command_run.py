@@ -38,8 +38,8 @@ from studydb.trainables.interpreter import why_not_started
 
 ANSWERED_S = 10.0
 """
-How long the command can save, after an answer has told it to end, before the runner sends SIGTERM.
-If a third of the grace is shorter, SIGTERM comes after this third.
+After an answer has told the command to end, the runner sends SIGTERM this much later, or after a
+third of the grace if that is shorter. Meanwhile the command can save.
 """
 
 SEND_S = 1.0

@@ -229,8 +229,8 @@ def read_work(question: Question, answer: WorkAnswer) -> Work:
 
     Raises:
         DecisionFailed: The answer is neither a trial, nor a rung to close, nor an `Idle`; it keeps
-            fewer than 0 trials; it closes a rung that the study does not have; or it resumes a
-            trial that is not the best that waits at its rung.
+            fewer than 0 trials; it closes a rung that the study does not have; or it resumes
+            another trial than the best of those that wait at the rung.
     """
     view = WorkView(json.loads(question.text))
     match answer:

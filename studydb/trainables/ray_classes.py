@@ -22,7 +22,7 @@ def from_ray(cls: type) -> type[Trainable]:
     Raises:
         TrainableError: `cls` is no class, inherits `studydb.Trainable`, lacks `step`, has only one
             of `save_checkpoint` and `load_checkpoint`, or has an `__init__` that is not Ray's.
-            Methods of old versions, such as `_train`, do not count.
+            Methods of old versions of Ray, such as `_train`, do not count.
     """
     if not isinstance(cls, type):
         raise TrainableError(f"from_ray was given {cls!r}; give a class, not an object.")

@@ -380,7 +380,7 @@ class Attempt:
             self._held.flush(patience_s=0.0, batches=1)
             progress.away_since_s = None
             self._equipment.notices.answered()
-            if self._held.buffer.needs_flushes:  # serve the child for as long as this flush took
+            if self._held.buffer.needs_flushes:  # serve the child as long as this flush took
                 progress.next_flush_s = 2 * time.monotonic() - began_s
         except StorageTransient as error:
             self._note_outage(error, began_s)
@@ -572,9 +572,9 @@ class Attempt:
 
     def _was_asked_to_stop(self) -> bool:
         """
-        Return whether the child is told to stop or pause, or the worker begins to stop within 1 s.
+        Return whether the child was told to stop or pause, or the worker begins to stop within 1 s.
 
-        A service manager signals all processes, and its signal may reach the child first.
+        A service manager signals all processes; the child may get the signal before the worker.
         """
         return self._progress.notice is not None or self._equipment.interruption.wait(
             SIGNAL_SPREAD_S

@@ -52,7 +52,7 @@ class _Unanswered(Exception):
 
 
 class _Replaced(Exception):
-    """The process must be replaced before it is asked."""
+    """The process has refused the question, because it must be replaced."""
 
 
 class Decider:

@@ -140,8 +140,8 @@ def _worker_is_dead(server_id: str, batch_job: str | None) -> bool:
     """
     Tell whether the worker that `server_id` names is dead.
 
-    False also if `server_id` cannot be read, if the worker ran on another host, or if the process
-    whose environment holds `server_id` is in another batch job than the worker was.
+    The answer is False, too, if `server_id` cannot be read, if the worker ran on another host, or
+    if the process that has inherited `server_id` is in another batch job than the worker was.
     """
     match server_id.split(" "):
         case [_, boot, namespace, pid, started, job] if pid.isdecimal() and started.isdecimal():

@@ -11,7 +11,7 @@ _DEVICE_ERROR_SUFFIX = "OutOfMemoryError"
 """The end of an exception's name, for example in PyTorch, if the memory of a device is full."""
 
 _REFUSED_ALLOCATIONS = ("can't allocate memory", "cannot allocate memory")
-"""Parts of messages: PyTorch's allocator and ENOMEM raise exceptions of different types."""
+"""Parts of the messages of PyTorch's allocator and of ENOMEM; the exceptions' types differ."""
 
 
 class Holdings(Struct, frozen=True):

@@ -12,9 +12,9 @@ from studydb.processes import SIGNAL_SPREAD_S
 
 RETRY_SHARE = 1 / 3
 """
-While the database does not answer, a worker that a signal stops repeats its requests for this share
-of the grace. In the remaining time, the last request can wait for its answer, and the worker cleans
-up.
+While the database does not answer, a worker that got a stop signal repeats its requests for this
+share of the grace. In the remaining time, the last request can wait for its answer, and the worker
+cleans up.
 """
 
 

@@ -1,7 +1,7 @@
 """
 Call a study's custom rules, custom scheduler and resource function.
 
-`trusted_code` first checks that this process trusts their code.
+Call `trusted_code` first: it checks that this process trusts their code.
 """
 
 import json
@@ -52,10 +52,10 @@ def trusted_rules(
     Check that the code of a study's custom stop rules may run here, and describe its import.
 
     Args:
-        options: The options of the worker. Its `workdir` is searched first; the directory that was
-            stored with the code is searched next, but only for signed code. Its `allow_imports`
-            allow unsigned code. If None, the current directory is searched first, and only signed
-            code is allowed.
+        options: The options of the worker; None in a process that is no worker. `workdir` is
+            searched first (for None, the current directory). For signed code, the directory that
+            was stored with the code is searched next. `allow_imports` allow unsigned code; for
+            None, only signed code is allowed.
 
     Returns:
         The code in the order of `custom_rules(study.rules)`.

@@ -104,8 +104,8 @@ class Slot(threading.Thread):
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
         finally:
-            # Other workers must not go on seeing that this slot waits for devices. Another slot of
-            # this worker that still waits shows its wait again at its next look.
+            # This slot waits for no devices now, so other workers must not see its wait. Another
+            # slot of this worker that still waits shows its wait again at its next look.
             self._equipment.host.wait_for_cards(False)
             self._processes.close()
 
