@@ -177,9 +177,9 @@ class Sender:
             process.kill()  # it lives, but its answer cannot be read
             _exit_of(process)
             raise CheckpointError(
-                f"The process that sends checkpoints gave no answer for step {step} that can be "
-                f"read, and was killed: {cause}. Training continues, and the previous checkpoint "
-                "is kept. The next save starts another process."
+                f"The process that sends checkpoints gave no readable answer for step {step}, and "
+                f"was killed: {cause}. Training continues, and the previous checkpoint is kept. "
+                "The next save starts another process."
             ) from cause
         if answer.saved is None:
             raise CheckpointError(answer.error or "")

@@ -50,7 +50,7 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
     "--allow-import",
     multiple=True,
     metavar="P",
-    help="Run an unsigned trainable if its import path begins with P. Repeatable.",
+    help="Run unsigned code from P: a package, a module, or module:function. Repeatable.",
 )
 @click.option(
     "--spill-size",

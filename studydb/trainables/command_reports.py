@@ -162,7 +162,7 @@ class ReportPattern:
             if name in STEP_NAMES and metrics[name] < 1:
                 raise InvalidReport(
                     f"--report-regex found {name}={text!r}, but steps count from 1. If the log "
-                    f"counts from 0, leave out the group {name}; the reports are then numbered."
+                    f"counts from 0, leave out the group {name}: studydb then counts the steps."
                 )
         group = _group_name(metric)
         if group != metric and group in metrics:

@@ -58,7 +58,7 @@ _TAIL_BYTES, _TAIL_LINES = 1 << 14, 20
 
 _TWO_STREAMS = (
     "studydb: the pattern of --report-regex matches lines on stdout and on stderr. Only those on "
-    "{taken}, which came first, are reports. Write a pattern that matches on one of them.\n"
+    "{taken}, which came first, are reports. Write a pattern that matches on one stream only.\n"
 )
 TEMPORARY_FAILURE = 75
 """The exit code EX_TEMPFAIL of sysexits.h: the trial is to run again later."""
