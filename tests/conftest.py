@@ -38,7 +38,7 @@ class FakeClock:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect tests if PgBouncer is missing, and those left to the nightly run (README.md)."""
+    """Deselect what this run leaves out (README.md), and without PgBouncer the tests that need it."""
     left_out = set() if _single_tests_are_named(config) else nightly.left_out(items)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
@@ -79,7 +79,7 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 @pytest.fixture(scope="session", autouse=True)
 def handled_signals() -> None:
     """
-    Handle SIGINT and SIGHUP if this process ignores them; else its workers would ignore them, too.
+    Handle SIGINT and SIGHUP if this process ignores them, so that its workers do not ignore them.
 
     `pytest &` in a shell script ignores SIGINT, and `nohup pytest` ignores SIGHUP. A child inherits
     which signals are ignored, but no handlers.

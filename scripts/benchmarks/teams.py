@@ -1,8 +1,9 @@
 """
 Processes that measure slices when the leading process (which runs the command) asks for them.
 
-All teams of a benchmark start and connect, and run one slice per contender that does not count.
-Only one team works at a time, so that contenders take turns on the same machine within seconds.
+All teams of a benchmark start and connect. Then each contender has one slice as a warm-up, which
+does not count. Only one team works at a time, so that contenders take turns on the same machine
+within seconds.
 """
 
 import multiprocessing

@@ -14,16 +14,16 @@ from mutating.guards import ROOT, Guard
 
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
 TIMEOUT_S = 3600.0
-"""How long tests may take together: a run of all tests of many guards, or all cases of a file."""
+"""How long one run of pytest may take; it may run a test of each of many guards, or a whole file."""
 
 WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """
-If this variable were set, Python would store no bytecode, and each test process would compile
-changed files and tests again.
+Tests run without this variable. With it, Python would store no bytecode, and each test process
+would compile changed files and tests again.
 """
 
 EVERY_CASE = "STUDYDB_EVERY_CASE"
-"""With the value 1 the tests leave no case out: some guards are needed in a few cases only."""
+"""With the value 1 no case is left out, because some guards are needed in only a few cases."""
 
 FAILED = 1
 """The exit code of pytest when tests have failed."""
@@ -98,8 +98,8 @@ def copy(target: Path, **environment: str) -> Checkout:
     """
     Copy the checkout into a new folder, and compile it.
 
-    Python then notices by a hash that a source has changed. By default it compares the size and the
-    time of the change in seconds, so that two changes within a second could go unnoticed.
+    The bytecode has a hash of its source, by which Python notices each change. By default Python
+    compares size and time in seconds, and could miss the second of two changes within a second.
 
     Args:
         environment: Variables for the tests, besides those of this process.

@@ -99,7 +99,7 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 
 def created(database: Database, spec: NewStudy) -> Study:
-    """Create a study; the returned study can ask user code (`ask`) if `spec` can."""
+    """Create a study; it has the functions `ask` of the scheduler and resources of `spec`."""
     study = create(database, spec)
     if getattr(spec.resources, "ask", None) is not None:
         study = replace(study, resources=spec.resources)

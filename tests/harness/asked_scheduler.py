@@ -32,7 +32,7 @@ Answered = TypeVar("Answered")
 
 
 def described(scheduler: CustomScheduler) -> UserScheduler:
-    """The scheduler as in a study's row: it raises DecisionNeeded where user code decides."""
+    """The scheduler as read from a study's row: it raises DecisionNeeded where user code decides."""
     made = UserScheduler.of(scheduler)
     return replace(made, plan=SchedulerPlan.of(scheduler))
 

@@ -1,9 +1,10 @@
 """
 One PostgreSQL database that many tests of a process use, one after the other.
 
-To make a database, connect to it, and plan the statements of a study takes 100 ms of CPU, most of
-it in the server; to delete the rows of the last test takes 5 ms. Tests that use a kept database end
-the processes that they start: a worker that outlives its test could run trials of the next test.
+It takes 100 ms of CPU, most of it in the server, to make a database, to connect to it, and to plan
+the statements of a study. It takes 5 ms to delete the rows of the last test. A test that uses a
+kept database must end the processes that it starts: a worker that outlives its test could run
+trials of the next test.
 """
 
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from studydb.db import Database, connect
 from studydb.domain.errors import StudydbError
 
 MOST_TESTS = 100
-"""Then the database is replaced, because deleted rows slow the statements down."""
+"""The database is replaced after so many tests, because deleted rows slow statements down."""
 
 _CATALOGS = (
     *("pg_class", "pg_attribute", "pg_attrdef", "pg_constraint", "pg_trigger", "pg_proc"),
@@ -27,7 +28,7 @@ _SCHEMA = " UNION ALL ".join(
     f"SELECT '{name}', count(*), max(xmin::text::bigint) FROM {name}"
     for name in (*_CATALOGS, "studydb_version")
 )
-"""What a change of the schema, of rights, of settings or of the planner's statistics changes."""
+"""Gives other rows after a change of the schema, rights, settings or planner's statistics."""
 
 _END_OTHER_SESSIONS = """
     SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
@@ -41,8 +42,8 @@ class KeptDatabase:
     """
     A database with the newest schema, and a pool of connections to it, which tests share.
 
-    It is replaced if a test has changed more than rows, or if the pool has lost a connection. What
-    a test sets in a session of the pool stays.
+    The database is replaced if a test has changed more than rows, or if the pool has lost a
+    connection. Settings that a test makes in a session of the pool stay for later tests.
 
     Args:
         server_url: The server's URL.
@@ -65,7 +66,7 @@ class KeptDatabase:
         return self._url
 
     def opened(self) -> Database:
-        """Return the database; the attributes that `Database` has are as in a new one."""
+        """Set the attributes of `Database` to those of a new one; return the database."""
         vars(self._database).update(self._attributes)
         return self._database
 

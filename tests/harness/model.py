@@ -443,8 +443,8 @@ class Model:
         Count what a flush spends, and stop the study if it reaches a limit.
 
         Returns:
-            TIMED_OUT if the trial has used up its time and `decided` does not stop it; else
-            `decided`; without it SPENT if a limit has stopped the study, else None.
+            TIMED_OUT if the trial has used up its time and `decided` does not stop it. Otherwise
+            `decided`, if given. Otherwise SPENT if a limit has stopped the study, or None.
         """
         self.spending.add([trial], stored, self.now)
         self._stop_if_spent()

@@ -78,7 +78,11 @@ def discard(model: "Model", number: int, request: Request) -> list[str]:
 
 
 def newest_of(model: "Model", known: ModelCheckpoint | None) -> ModelCheckpoint | None:
-    """`known` if kept, else what `before` returns; None if `known` is None or has no row now."""
+    """
+    Return `known` if it is kept; if it was removed, return what `before` returns.
+
+    Return None if `known` is None, or if its row was deleted.
+    """
     if known is None or known not in [*model.checkpoints, *model.foreign]:
         return None
     return before(model, known) if known.removed else known

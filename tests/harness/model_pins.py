@@ -27,7 +27,7 @@ def pin(model: "Model", number: int, request: Request) -> int:
 
 
 def unpin(model: "Model", number: int, request: Request) -> list[int]:
-    """Remove the pins of people from a trial's checkpoints; return the unpinned ones' steps."""
+    """Remove the pins of people from a trial's checkpoints; return these checkpoints' steps."""
     mine = _checkpoints(model, number)
     if recorded := model._recorded(request.token):
         return list(recorded["data"]["steps"])

@@ -41,7 +41,7 @@ RETRY_S = 5.0
 
 
 class Passed(NamedTuple):
-    """The first trial that would fit an empty worker, but has not fitted since `since_s`."""
+    """The first trial that an empty worker could run; since `since_s` too little has been free."""
 
     number: int
     asks: str

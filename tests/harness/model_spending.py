@@ -42,8 +42,8 @@ class ModelSpending:
         """
         Add the running time of trials until now, and the steps and cost of stored results.
 
-        What no limit needs is not added. Of the time since its last addition, a trial adds at most
-        the length of its lease.
+        A sum that no limit needs is not kept. For the time since the last call, at most the length
+        of its lease is added for each trial.
         """
         for trial in trials if self._has_time_limit else ():
             began = trial.attempts[-1].started_at

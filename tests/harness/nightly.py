@@ -1,5 +1,5 @@
 """
-Chooses what the default suite leaves out, so that it stays short enough to run on each change.
+Chooses the tests that the default suite leaves out, so that it can run after each change.
 
 Two markers leave tests out. `nightly` leaves out a test of whole processes that takes long; another
 test of the default suite tests the same promise in less time, or in fewer situations. `sampled(n)`
@@ -34,7 +34,8 @@ def sample(names: Sequence[str], one_in: int) -> set[str]:
     Choose one name in `one_in`, and at least one.
 
     The choice is by checksum, so it is the same in each process, and the chosen cases differ in
-    several of their parameters. If every fourth case ran, they could all have the same value.
+    several of their parameters. If every fourth case ran, one parameter could always have the
+    same value.
     """
     return set(sorted(names, key=lambda name: crc32(name.encode()))[: -(-len(names) // one_in)])
 

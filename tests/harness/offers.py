@@ -17,8 +17,8 @@ class Offer:
     What one worker offers, and what its running trials hold of it.
 
     Args:
-        uptime_s: The walk's monotonic clock. The worker's clock is ahead of it by `CLAIM_S` for
-            each claim that the worker has made while trials ask for resources.
+        uptime_s: The walk's monotonic clock. Each claim that the worker makes while trials ask for
+            resources sets the worker's own clock ahead by `CLAIM_S`.
     """
 
     def __init__(

@@ -60,8 +60,8 @@ class PostgresServer:
     """
     A server on a Unix socket in a temporary directory; it can be stopped and started again.
 
-    After `close`, and if our process dies without `close`, a watchdog removes the directory; in the
-    second case it first stops the server.
+    A watchdog removes the directory after `close`. If our process dies without `close`, the watchdog
+    stops the server and then removes the directory.
 
     Args:
         fsync: Whether the server waits for the disk; tests are faster if it does not.

@@ -23,7 +23,7 @@ REFUSALS = (BudgetSpent, LeaseLost, NotAllowed, UnknownTrial)
 LONGEST_RUN = 9
 
 STUDIES_PER_PROCESS = 4
-"""Each study takes up to two connections to the server, which allows 400 in all."""
+"""Each open study takes up to two of the 400 connections that the server allows."""
 
 JOIN_S = 120.0
 """How long a process may take to begin, and to end after `over` is set."""

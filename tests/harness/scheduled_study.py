@@ -144,7 +144,7 @@ class ScheduledStudy:
     def _acquire(self) -> bool:
         place = self.rng.randrange(len(self.workers))
         acquirer = self.acquirers[place]
-        acquirer._watch.forget()  # else the time decides whether an idle worker looks again
+        acquirer._watch.forget()  # otherwise the clock decides whether an idle worker looks
         claimed = self.send(acquirer.acquire)
         if claimed is None:
             return False

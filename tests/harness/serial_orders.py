@@ -22,7 +22,7 @@ from studydb.domain.life.states import State
 Numbers = frozenset[int]
 
 MOST_LOCKED = 2
-"""The search assumes that calls lock at most so many trials which a sweep then skips."""
+"""The search assumes that a sweep skips at most this many trials that other calls have locked."""
 
 
 class SerialOutcomes:
@@ -113,8 +113,8 @@ def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int,
     """
     All orders of turns.
 
-    An action has one turn. An action whose `turns` is set has as many more as it can need: one for
-    each RUNNING trial that it recovers, or for each upload that it collects.
+    An action has one turn. An action whose `turns` is set has further turns: as many as there are
+    RUNNING trials that it may recover, or uploads that it may collect.
     """
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     most = max(running, len(model.uploads)) + 1

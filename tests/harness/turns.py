@@ -20,8 +20,8 @@ FOLDERS = ("conformance", "integrations", "worker")
 LONG_TESTS = ("test_study_machine.py",)
 """
 Files whose cases take turns although guards and rows of rows.md name their tests, because these
-tests take long. If an argument of pytest names a single test, as in most
-runs of `scripts/mutations`, no case is left out.
+tests take long. No case is left out if an argument of pytest names a single test, as in most runs
+of `scripts/mutations`.
 """
 
 GUARDS = Path(__file__).parents[2] / "scripts" / "guards"

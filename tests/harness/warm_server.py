@@ -23,7 +23,7 @@ class WarmServer:
         printed: What a worker would print.
         started: What `Templates.spawn` has returned for each attempt.
         is_stopping: Whether the templates are told that the worker is stopping.
-        known: The trainable that the worker read before it makes the job; None if it is the job's.
+        known: The trainable that the worker has read before it makes the job; None for the job's.
         on_read: Called before an attempt's job is made; a worker reads the study's trainable then.
     """
 

@@ -1,7 +1,8 @@
 """
 Attempts and leases in a database that was restored from a backup.
 
-Two attempts of a trial may then have the same number, but not the same token.
+An attempt that began after the backup and an attempt that begins after the restore may have the
+same number, but not the same token.
 """
 
 import sqlite3

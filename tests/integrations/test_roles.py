@@ -290,7 +290,7 @@ def test_worker_role_has_exactly_the_listed_rights(roles):
     }
 
 
-UPDATES_TO_COME = {
+UNUSED_UPDATES = {
     "study": {"points"},
     "trial": {
         *("generation", "is_unique", "feasible", "cost"),
@@ -301,16 +301,16 @@ UPDATES_TO_COME = {
 }
 """
 Columns that a worker may update, although no UPDATE that a worker sends sets them. Most of them are
-for coming features. Workers of an older version of studydb update `points`.
+for features that are not built yet. Workers of an older version of studydb update `points`.
 """
 
-INSERTS_TO_COME = {
+UNUSED_INSERTS = {
     *("population", "lineage"),
     "log_chunk",
 }
 
 
-def test_listed_rights_are_those_that_workers_statements_need_and_those_to_come():
+def test_listed_rights_are_those_that_workers_statements_need_and_those_listed_as_unused():
     written, inserted, deleted = defaultdict(set), {"result", "proposal"}, set()
     for file, name, statement in statements():
         if (file, name) in NOT_OF_WORKERS or file == "deletion":
@@ -323,10 +323,10 @@ def test_listed_rights_are_those_that_workers_statements_need_and_those_to_come(
             deleted.add(statement.table.name)
 
     listed = {table: set(columns) for table, columns in WORKER_UPDATES.items()}
-    coming = {table: columns - written[table] for table, columns in listed.items()}
-    assert {table: columns for table, columns in coming.items() if columns} == UPDATES_TO_COME
+    unused = {table: columns - written[table] for table, columns in listed.items()}
+    assert {table: columns for table, columns in unused.items() if columns} == UNUSED_UPDATES
     assert all(columns <= listed[table] for table, columns in written.items())
-    assert set(WORKER_INSERTS) - inserted == INSERTS_TO_COME
+    assert set(WORKER_INSERTS) - inserted == UNUSED_INSERTS
     assert inserted <= set(WORKER_INSERTS)
     assert set(WORKER_DELETES) == deleted
 

@@ -1,7 +1,8 @@
 """
 Schedulers decide as those of Ray Tune and Syne Tune do, on random reports with ties, NaN and Inf.
 
-The cases avoid the differences that studydb makes on purpose; `harness.oracle_cases` lists them.
+In some points studydb differs on purpose. The cases avoid these points, which
+`harness.oracle_cases` lists.
 
 The default suite omits this file; tests/README.md says how to run it in an environment with the
 extra `[oracle]`. `tests/unit/test_recorded_decisions.py` compares studydb's decisions with recorded
