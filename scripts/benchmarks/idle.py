@@ -107,8 +107,7 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 600),
     default=4.0,
-    help="The least seconds between two enqueues or pauses. Soon after a trial, workers look more "
-    "often than usual.",
+    help="The least seconds between two enqueues or pauses. Workers look more often after a trial.",
 )
 @options.number_of_rounds(40, "Enqueued trials; the study is paused once for every 8 of them.")
 @options.fsync

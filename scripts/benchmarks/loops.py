@@ -51,7 +51,7 @@ WRONG_ROWS = """
             - (SELECT count(*) FROM trial WHERE state = 'TERMINATED')"""
 
 _FORK = multiprocessing.get_context("fork")
-"""A forked process shares the modules of this process; a spawned process would import them anew."""
+"""A forked process has the modules of this process; a spawned process would import them again."""
 
 Took = dict[str, list[float]]
 

@@ -14,7 +14,7 @@ from mutating.guards import ROOT, Guard
 
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
 TIMEOUT_S = 3600.0
-"""How long one run of pytest may take; it may run a test of each of many guards, or a whole file."""
+"""The limit for one run of pytest, which may run one test of each guard, or a whole file."""
 
 WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """

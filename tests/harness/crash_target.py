@@ -242,7 +242,7 @@ def stopped(path: Path) -> Iterator[Database]:
 
 @contextmanager
 def seeded_tokens(seed: str) -> Iterator[None]:
-    """Let an arrangement make the same tokens in every process."""
+    """Within this block, the tokens of an operation are the same in every process."""
     rng = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         for module in (arrange, duplicate_requests, upload_requests):

@@ -124,7 +124,7 @@ def test_unknown_name_is_refused_with_similar_names(console, study):
     assert "Did you mean 'base line'?" in console("logs", "digits", "base lin", code=1).error
 
 
-def test_digits_mean_a_trials_number_even_if_another_trial_is_named_by_them(console, study):
+def test_digits_alone_are_a_trials_number_and_a_name_may_begin_with_digits(console, study):
     study.enqueue({}, name="1st")
 
     assert console("show", "digits", "1", "--format", "json").json["name"] == "base line"

@@ -214,7 +214,7 @@ def test_dropped_handle_ends_its_worker_and_its_threads(study, storage_url):
     worker = handle._loop._worker
 
     with worker.heartbeat._lock, worker._closing:
-        handle.database.close()  # else the driver of PostgreSQL warns
+        handle.database.close()  # otherwise psycopg warns
         del handle
         gc.collect()
 

@@ -162,7 +162,7 @@ def in_a_thread():
     """
     Call functions in threads, beside `study.run` in the main thread.
 
-    An error in a thread interrupts the main thread, which would wait without end for the kill.
+    An error in a thread interrupts the main thread, which would otherwise wait without end.
     """
     errors = []
 

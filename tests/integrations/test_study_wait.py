@@ -79,7 +79,7 @@ def test_wait_returns_for_a_paused_study_once_all_its_trials_have_ended(study):
         study.wait(timeout_s=0.0)
 
 
-def test_wait_does_not_return_while_the_study_is_paused(study):
+def test_wait_does_not_return_for_a_paused_study_that_has_trials_to_make(study):
     study.pause()
 
     with pytest.raises(TimeoutError, match="PAUSED, with no trials"):
