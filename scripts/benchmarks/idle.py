@@ -22,7 +22,7 @@ SCRIPTS = Path(__file__).parents[1]
 SPARE_CONNECTIONS = 20
 NOTICE_TIMEOUT_S = 60.0
 SPREAD_S = 2.0
-PAUSES = 8
+ENQUEUES_PER_PAUSE = 8
 """How many trials are enqueued for each time that the study is paused and resumed."""
 
 NS, MS, PERCENT, MINUTE_S = 1e9, 1e3, 100, 60.0
@@ -207,7 +207,7 @@ def _await_ended(looking: Any, n: int) -> None:
 
 def _noticed_s(study: studydb.Study, counters: idle_workers.Counters, plan: Plan) -> list[float]:
     found: list[float] = []
-    for _ in range(max(1, plan.rounds // PAUSES)):
+    for _ in range(max(1, plan.rounds // ENQUEUES_PER_PAUSE)):
         for is_paused, request in ((True, study.pause), (False, study.resume)):
             plan.rest()
             request()

@@ -17,7 +17,7 @@ from benchmarks.space import STUDY
 SCRIPTS = Path(__file__).parents[1]
 RUN_TIMEOUT_S = 300.0
 
-FLOOR = 2.0
+LEAST_RATIO = 2.0
 """The least ratio that passes: the trials/s of reused processes divided by those of warm starts."""
 
 
@@ -78,7 +78,7 @@ def reuse(*, trials: int, slots: int, rounds: int, fsync: bool, as_json: bool) -
         conditions |= places.conditions(server)
     ratios = _ratios(rates)
     _show(rates, ratios, conditions, as_json=as_json)
-    if ratios["warm starts"] < FLOOR:
+    if ratios["warm starts"] < LEAST_RATIO:
         raise click.exceptions.Exit(1)
 
 
