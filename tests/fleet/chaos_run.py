@@ -137,7 +137,7 @@ class ChaosRun:
         return verdicts
 
     def figures(self, study: studydb.Study) -> str:
-        """The numbers of trials, attempts, results (stored, live, acknowledged), as a text."""
+        """Return the numbers of trials, attempts and stored, live and acknowledged results."""
         tables = invariants.read_rows(study)
         attempts = sum(map(len, tables.attempts.values()))
         return (

@@ -43,7 +43,7 @@ class Departures:
         Args:
             what: The kind of the dead process.
             living: Returns the processes below the dead process that are still alive.
-            waits: Returns whether the process that must end the living processes is perhaps still
+            waits: Returns whether the process that must end the living processes may still be
                 waiting for the database. The limit counts from the end of this wait.
         """
         act = partial(self._watch, what, living, waits, time.monotonic())

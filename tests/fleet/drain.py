@@ -1,4 +1,4 @@
-"""A study whose queue of enqueued trials several workers empty; each trial must run once."""
+"""A study in which several workers run trials that were enqueued; each trial must run once."""
 
 from collections import Counter
 

@@ -56,7 +56,7 @@ class FaultPlan:
     Attributes:
         kills: The least number of SIGKILLs.
         targets: The kinds of processes to kill; each kill draws one entry.
-        pause_s: The shortest and longest pause before a process to kill is drawn.
+        pause_s: The shortest and longest pause before each kill.
         lasts_s: The least time for which faults are injected. If it is not 0, the study gets new
             trials until all planned faults are injected.
         outages: How often the database server is stopped in immediate mode.

@@ -171,7 +171,7 @@ def acknowledged_kept(tables: StudyRows, journal: Path) -> list[str]:
     """
     Each attempt has stored all its steps up to its last acknowledged step.
 
-    The last step of the trial is not before that step.
+    The last step of the trial is that step or a later one.
     """
     by_number = {row.number: row for row in tables.trials.values()}
     lost = []

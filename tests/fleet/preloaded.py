@@ -94,7 +94,7 @@ class PreloadedWorkers:
         _send(self._process.stdin, request)
         while (pid := self._read().get("pid")) is None:
             pass
-        # An ended worker may have had this pid: its exit was read before, so its entry is replaced.
+        # If an ended worker had this pid, `_read` has read its exit before, and removed its entry.
         forked = self._running[pid] = ForkedProcess(self, pid)
         return forked
 
@@ -189,13 +189,12 @@ def serve() -> None:
 
 
 def preload() -> None:
-
     import studydb.cli.worker  # noqa: PLC0415
     import studydb.worker.supervisor  # noqa: F401, PLC0415
 
 
 def compile_statements() -> None:
-    """Compile the constant statements for SQLite and PostgreSQL; no forked worker does so again."""
+    """Compile the constant statements for SQLite and PostgreSQL, so that no fork compiles them."""
     from studydb.db import Chain, Database, Prepared  # noqa: PLC0415
     from studydb.db.urls import read_url  # noqa: PLC0415
 

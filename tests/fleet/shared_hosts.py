@@ -45,7 +45,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Turn:
+class AttemptTimes:
     """An attempt, read from its row; times are in seconds since the first attempt began."""
 
     number: int
@@ -69,7 +69,7 @@ class Run:
     """
 
     spans: list[Span]
-    turns: list[Turn]
+    attempts: list[AttemptTimes]
     capacities: dict[str, Capacity]
     offers: dict[int, Capacity]
     lives: dict[int, tuple[float, float]]
@@ -78,7 +78,7 @@ class Run:
     kills_s: list[float] = field(default_factory=list)
 
     def oversubscribed(self) -> list[str]:
-        """Return a line for each moment and resource at which a worker's trials used too much."""
+        """Return a line for each moment and resource of which trials used more than was offered."""
         wrong: list[str] = []
         by_worker: dict[str, list[Span]] = defaultdict(list)
         for span in self.spans:
@@ -99,7 +99,7 @@ class Run:
 
     @property
     def longest_s(self) -> float:
-        return max(turn.end_s - turn.start_s for turn in self.turns)
+        return max(times.end_s - times.start_s for times in self.attempts)
 
     def waits(self) -> dict[str, float]:
         """
@@ -109,24 +109,24 @@ class Run:
         which a worker was killed is left out, because the worker that replaces it counts
         `reserve_after_s` from its own start.
         """
-        first: dict[int, Turn] = {}
-        for turn in sorted(self.turns, key=lambda each: each.start_s):
-            first.setdefault(turn.number, turn)
+        first: dict[int, AttemptTimes] = {}
+        for times in sorted(self.attempts, key=lambda each: each.start_s):
+            first.setdefault(times.number, times)
         longest: dict[str, float] = defaultdict(float)
         head_s = 0.0
         for number in sorted(first):
-            turn = first[number]
-            is_cut = any(head_s <= kill_s <= turn.start_s for kill_s in self.kills_s)
+            times = first[number]
+            is_cut = any(head_s <= kill_s <= times.start_s for kill_s in self.kills_s)
             if not is_cut:
-                longest[turn.asked] = max(longest[turn.asked], turn.start_s - head_s)
-            head_s = max(head_s, turn.start_s)
+                longest[times.asked] = max(longest[times.asked], times.start_s - head_s)
+            head_s = max(head_s, times.start_s)
         return dict(longest)
 
     def summary(self) -> str:
         """Return the figures of the run in a line."""
         waits = {asked: round(wait_s, 2) for asked, wait_s in self.waits().items()}
         return (
-            f"{len(self.turns)} attempts of {len({turn.number for turn in self.turns})} trials on "
+            f"{len(self.attempts)} attempts of {len({times.number for times in self.attempts})} trials on "
             f"{len(self.offers)} workers, {len(self.kills_s)} killed; oversubscribed "
             f"{len(self.oversubscribed())} times; longest waits {waits}, the longest trial "
             f"{self.longest_s:.2f} s; workers busy {self.busy_share():.1%}"
@@ -151,7 +151,7 @@ class Run:
                     continue
                 mine = [asked[one.asked] for one in running if one.worker_id == worker_id]
                 free = offer
-                for request in mine:  # `oversubscribed` looks for those that do not fit
+                for request in mine:  # `oversubscribed` reports trials that do not fit
                     free = free.minus(request) if free.fits(request) else free
                 busy_s += len(mine) * (end_s - start_s)
                 if len(mine) >= self.slots or head is None:
@@ -163,14 +163,14 @@ class Run:
                     idle_s += end_s - start_s
         return busy_s / (busy_s + idle_s)
 
-    def _intervals(self) -> Iterator[tuple[float, float, list[Turn], dict[int, str]]]:
-        moments = sorted({s for turn in self.turns for s in (turn.start_s, turn.end_s)})
+    def _intervals(self) -> Iterator[tuple[float, float, list[AttemptTimes], dict[int, str]]]:
+        moments = sorted({s for times in self.attempts for s in (times.start_s, times.end_s)})
         begun: dict[int, float] = {}
-        for turn in self.turns:
-            begun[turn.number] = min(turn.start_s, begun.get(turn.number, turn.start_s))
-        asked = {turn.number: turn.asked for turn in self.turns}
+        for times in self.attempts:
+            begun[times.number] = min(times.start_s, begun.get(times.number, times.start_s))
+        asked = {times.number: times.asked for times in self.attempts}
         for start_s, end_s in itertools.pairwise(moments):
-            running = [turn for turn in self.turns if turn.start_s <= start_s < turn.end_s]
+            running = [times for times in self.attempts if times.start_s <= start_s < times.end_s]
             waiting = {number: asked[number] for number in begun if begun[number] > start_s}
             yield start_s, end_s, running, waiting
 
@@ -255,15 +255,15 @@ def _collect(storage: str, folder: Path, kills_s: list[float], facts: dict[str, 
     columns = (worker.c.id, worker.c.resources, worker.c.started_at)
     with engine.connect() as connection:
         zero_s = _first_start(connection)
-        turns = list(_turns(connection, zero_s))
+        attempts = list(_attempts(connection, zero_s))
         rows = connection.execute(sa.select(*columns)).all()
     engine.dispose()
     last_s: dict[int, float] = defaultdict(float)
-    for turn in turns:
-        last_s[turn.worker_id] = max(last_s[turn.worker_id], turn.end_s)
+    for times in attempts:
+        last_s[times.worker_id] = max(last_s[times.worker_id], times.end_s)
     return Run(
         spans=[span for path in (folder / "held").iterdir() for span in _spans(path)],
-        turns=turns,
+        attempts=attempts,
         offers={row.id: Capacity.from_json(row.resources) for row in rows},
         lives={row.id: (row.started_at.timestamp() - zero_s, last_s[row.id]) for row in rows},
         kills_s=[moment - zero_s for moment in kills_s],
@@ -275,7 +275,7 @@ def _first_start(connection: Connection) -> float:
     return connection.execute(sa.select(sa.func.min(attempt.c.started_at))).scalar_one().timestamp()
 
 
-def _turns(connection: Connection, zero_s: float) -> Iterator[Turn]:
+def _attempts(connection: Connection, zero_s: float) -> Iterator[AttemptTimes]:
     rows = connection.execute(
         sa.select(
             trial.c.number,
@@ -286,7 +286,7 @@ def _turns(connection: Connection, zero_s: float) -> Iterator[Turn]:
         ).join(attempt, attempt.c.trial_id == trial.c.id)
     )
     for row in rows:
-        yield Turn(
+        yield AttemptTimes(
             row.number,
             row.resource_class,
             row.worker_id,

@@ -86,7 +86,7 @@ class WorkerProcess:
         return next(iter(self.fork_servers()), None)
 
     def fork_servers(self) -> list[psutil.Process]:
-        """A list of the worker's fork server; empty if the worker has none or has ended."""
+        """A list with the worker's fork server; empty if the worker has none or has ended."""
         return [one for one in self.family() if _parent(one) == self.pid][:1]
 
     def children(self) -> list[psutil.Process]:

@@ -147,7 +147,8 @@ def start(fork_server: ForkServer, pump: OutputPump, tmp_path: Path) -> Iterator
     """
     Start an attempt of a function or a trainable.
 
-    Keyword arguments replace defaults of the job, its `TrainableImport`, `server` and `output`.
+    Keyword arguments replace defaults of the job and of its `TrainableImport`; `server` and
+    `output` replace the fork server and the files of output.
     """
     attempts: list[Attempt] = []
     numbers = itertools.count()
@@ -225,7 +226,7 @@ def supervised(database: Database, tmp_path: Path) -> Iterator[Supervised]:
 
 @pytest.fixture
 def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers on SQLite or PostgreSQL; `harness/turns.py` leaves cases out."""
+    """A study and its workers on SQLite or PostgreSQL; `harness/turns.py` chooses the cases."""
     with Stage(storage_url, tmp_path) as stage:
         yield stage
 

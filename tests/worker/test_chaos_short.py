@@ -11,7 +11,7 @@ from fleet.workers import Fleet
 
 from studydb.db import migrate
 
-MOST_TURNS = 3
+MAX_RUNS = 3
 
 MAY_FAIL_IN_A_SHORT_RUN = {
     "some trials resumed",
@@ -25,12 +25,12 @@ def run_chaos(storage, tmp_path, **options):
     Return the violations of the last run, by broken promise.
 
     If a run breaks only promises of `MAY_FAIL_IN_A_SHORT_RUN`, another run follows, up to
-    `MOST_TURNS` runs. Such a run resumed no trial, or injected fewer faults than planned.
+    `MAX_RUNS` runs. Such a run resumed no trial, or injected fewer faults than planned.
     """
     wrong = {}
-    for turn in range(MOST_TURNS):
-        (tmp_path / str(turn)).mkdir()
-        wrong = run_once(storage, tmp_path / str(turn), **options)
+    for run in range(MAX_RUNS):
+        (tmp_path / str(run)).mkdir()
+        wrong = run_once(storage, tmp_path / str(run), **options)
         if not wrong or wrong.keys() - MAY_FAIL_IN_A_SHORT_RUN:
             break
     return wrong

@@ -1,4 +1,4 @@
-"""Reading and exporting checkpoints; one that no key of the user has signed is not opened."""
+"""Reading and exporting checkpoints; a checkpoint not signed by the user's keys is not opened."""
 
 import os
 import pickle

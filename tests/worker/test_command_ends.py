@@ -1,4 +1,4 @@
-"""The end of a command: how its processes are told to end or killed; output that stays open."""
+"""The end of a command: how its processes are stopped or killed, and output that stays open."""
 
 import signal
 import time

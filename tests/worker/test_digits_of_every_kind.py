@@ -1,7 +1,7 @@
 """
 Trainables of every kind learn to read digits; a trial that is killed learns the same.
 
-One trial is killed twice: first together with its worker, then without it. Another trial with the
+One trial is killed twice: first together with its worker, then alone. Another trial with the
 same parameters is not killed. Both trials must end with the same best and last values.
 """
 

@@ -20,7 +20,7 @@ from studydb.db import migrate
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 N_STEPS, SIZE = (20_000, 100_000) if NIGHTLY else (1_200, 10_000)
 MEMORY_BYTES = 96 << 20 if NIGHTLY else 1 << 20
-MOST_MEMORY = 256e6
+PEAK_LIMIT_BYTES = 256e6
 PATIENCE_S = 1500.0 if NIGHTLY else 120.0
 
 _RUN = """
@@ -94,11 +94,11 @@ def test_results_reported_in_an_outage_are_stored_and_use_bounded_memory(storage
             with outage(stage, server):
                 stage.open_gate("away")
                 eventually((tmp_path / "reported").exists, PATIENCE_S)
-                assert psutil.Process(worker.pid).memory_info().rss < MOST_MEMORY
+                assert psutil.Process(worker.pid).memory_info().rss < PEAK_LIMIT_BYTES
             stage.open_gate("back")
             assert worker.exit_code(PATIENCE_S) == 0, worker.output()
 
-        assert peak[0] < MOST_MEMORY
+        assert peak[0] < PEAK_LIMIT_BYTES
         assert stage.trial().reason == "COMPLETED"
         assert stage.trial().attempt == 1
         assert stage.steps() == list(range(1, N_STEPS + 1))

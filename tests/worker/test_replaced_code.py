@@ -1,4 +1,4 @@
-"""After `study.set(trainable=…)`, running attempts keep their code; later attempts run the new."""
+"""After `study.set(trainable=…)`, only later attempts run the new code."""
 
 import hashlib
 import os

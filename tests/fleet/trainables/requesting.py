@@ -1,4 +1,4 @@
-"""A trainable, and resource functions, which say from a config what resources a trial asks for."""
+"""A trainable, and resource functions, which compute a trial's request from its config."""
 
 import os
 import sys

@@ -182,8 +182,6 @@ class Broken(Cup):
 
 
 class WithoutJudge:
-    """A class without `judge`."""
-
     def __init__(self, **_options):
         pass
 

@@ -1,7 +1,8 @@
 """
 Trainables, and custom rules: some rules decide, the others fail or are refused.
 
-The methods that use numpy and psutil import them: each decider and each template imports this file.
+Only the methods that use numpy or psutil import them, because each decider and each template
+imports this file.
 """
 
 import os
@@ -34,7 +35,7 @@ class TooSlow(studydb.StopRule):
 
 @dataclass(frozen=True)
 class Broken(studydb.StopRule):
-    """From `step` on, do what the method `how` does, or stop the trial if "corrected" is open."""
+    """From `step` on, call the method `how`; but if the gate "corrected" is open, stop the trial."""
 
     how: str
     folder: str = ""
@@ -173,7 +174,7 @@ def saves_once(config, trial):
 
 
 def done_at_once(_config, trial):
-    """Report a result with which the trial is done."""
+    """Report one result, with `done=True`."""
     trial.report({"loss": 0.5, "done": True})
 
 

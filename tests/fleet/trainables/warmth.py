@@ -9,7 +9,7 @@ IMPORTED_BY = os.getpid()
 
 
 def dies_twice(config):
-    """Be killed in the first two attempts, as if memory ran out."""
+    """Kill this process in the first two attempts, as Linux does when memory runs out."""
     deaths = Path(config["folder"]) / "deaths"
     n_deaths = int(deaths.read_text()) if deaths.exists() else 0
     deaths.write_text(str(n_deaths + 1))
@@ -20,7 +20,7 @@ def dies_twice(config):
 
 
 def dies_in_a_fork(config):
-    """Be killed if a template forked this process, as if a library did not survive the fork."""
+    """Kill this process if a template forked it, as if a library did not survive the fork."""
     if os.getpid() != IMPORTED_BY:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"loss": config["x"]}
