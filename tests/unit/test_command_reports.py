@@ -133,7 +133,7 @@ def test_marked_reports_that_a_carriage_return_separates_are_all_read():
     assert found == [CommandReport({"error": 1}), CommandReport({"error": 2})]
 
 
-def test_progress_bar_may_be_longer_than_a_line():
+def test_progress_bar_may_be_longer_than_the_limit_of_a_line():
     lines = ReportLines(ReportPattern(BAR), "loss")
     piece = b"".join(b"\r%04d/9999 loss: 0.%04d" % (at, at) for at in range(1000))
 
@@ -171,7 +171,7 @@ def test_pattern_that_finds_a_step_of_0_says_that_steps_count_from_1(is_stderr):
         reports(b"0: 1.5\n", pattern=r"(?P<step>\d+): (?P<loss>\S+)", is_stderr=is_stderr)
 
 
-def test_on_stderr_only_the_pattern_finds_reports_and_texts_are_no_reports():
+def test_on_stderr_only_lines_in_which_the_pattern_finds_a_number_are_reports():
     output = b'[studydb] {"loss": 1}\n  print(f"loss: {loss}")\nloss: 0.5\n[studydb] x\n'
 
     assert reports(output, pattern=BAR, is_stderr=True) == [CommandReport({"loss": 0.5})]

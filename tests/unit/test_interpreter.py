@@ -1,4 +1,4 @@
-"""The first line of a script: which interpreters exist on no host, and why a script does not start."""
+"""The first line of a script: Windows line ends are refused, and why a script does not start."""
 
 import pytest
 

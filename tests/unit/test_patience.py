@@ -15,7 +15,7 @@ from studydb.lease.retries import locked_until, retry_until, retry_until_answere
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that a call or a wait between two calls moves on."""
+    """A clock that advances with each call and with each wait between two calls."""
     clock = SimpleNamespace(now_s=0.0)
 
     def wait(seconds):

@@ -473,7 +473,7 @@ def test_multipart_upload_of_a_dead_process_is_removed_with_its_object(s3, serve
     assert server.unfinished() == [kept, f"{kept}/files/0"]
 
 
-def test_call_is_tried_again_only_after_an_error_that_may_pass(monkeypatch):
+def test_call_is_retried_only_after_a_transient_error(monkeypatch):
     monkeypatch.setattr(remote_faults, "FIRST_WAIT_S", 0.01)
     errors = [TimeoutError(), ConnectionError(), OSError()]
 

@@ -1,5 +1,5 @@
 """
-`seed` seeds the generators of Python and numpy, differently for a trial that goes on.
+`seed` seeds the generators of Python and numpy; an attempt that resumes a trial has other seeds.
 
 If numpy is not imported yet, its import seeds its generator.
 """

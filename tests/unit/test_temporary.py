@@ -1,4 +1,4 @@
-"""Temporary directories: a living process keeps its own; one of a killed process is removed."""
+"""Temporary directories of a living process stay; those of a killed process are removed."""
 
 import errno
 import fcntl
@@ -139,7 +139,7 @@ def test_second_removal_closes_no_descriptor_of_another_file(folder):
 
 
 def test_directory_with_directories_that_its_user_may_not_change_is_removed(folder):
-    """Checkpoints keep the modes of their directories. The superuser may write everywhere."""
+    """Checkpoints keep the modes of their directories. Root ignores modes: another user is needed."""
     descriptor = os.open(folder, os.O_RDONLY)
     folder.chmod(0o777)
     pid = os.fork()

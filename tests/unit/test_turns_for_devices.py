@@ -78,7 +78,7 @@ def test_time_with_a_device_counts_from_zero_after_a_while_without_a_trial(worke
     assert mine.free_parts() == (1,)
 
 
-def test_worker_keeps_a_device_for_which_nobody_waits(worker, clock):
+def test_worker_keeps_a_device_for_which_no_other_worker_waits(worker, clock):
     mine, other = worker(), worker()
     other.show_wait(is_waiting=True)
     other.show_wait(is_waiting=False)

@@ -202,7 +202,7 @@ def test_scheduler_that_cannot_be_used_is_refused_and_no_study_is_created(
 ):
     with pytest.raises(studydb.TrainableError, match=message):
         create(sqlite_stage, scheduler)
-    create(sqlite_stage, "scheduling:Cup()")  # no study has taken the name
+    create(sqlite_stage, "scheduling:Cup()")  # the refused creation left no study
 
 
 @pytest.mark.parametrize(
