@@ -135,7 +135,8 @@ class FaultReport:
             f"{self.frozen} frozen workers, {self.partitioned.total()} partitions "
             f"({_listed(self.partitioned)}), {self.store_outages} outages of the store, "
             f"{self.seconds:.0f} s; finished {self.recovery_s:.0f} s "
-            f"after the last fault; longest life of a child process after the death of its parent: {self.departures}"
+            "after the last fault; longest life of a child process after the death of its parent: "
+            f"{self.departures}"
         )
 
 

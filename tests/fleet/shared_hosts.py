@@ -125,8 +125,9 @@ class Run:
     def summary(self) -> str:
         """Return the figures of the run in a line."""
         waits = {asked: round(wait_s, 2) for asked, wait_s in self.waits().items()}
+        n_trials = len({times.number for times in self.attempts})
         return (
-            f"{len(self.attempts)} attempts of {len({times.number for times in self.attempts})} trials on "
+            f"{len(self.attempts)} attempts of {n_trials} trials on "
             f"{len(self.offers)} workers, {len(self.kills_s)} killed; oversubscribed "
             f"{len(self.oversubscribed())} times; longest waits {waits}, the longest trial "
             f"{self.longest_s:.2f} s; workers busy {self.busy_share():.1%}"

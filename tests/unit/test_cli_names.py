@@ -1,4 +1,4 @@
-"""Names of studies and metrics."""
+"""Which names of studies and metrics are accepted."""
 
 import pytest
 

@@ -31,7 +31,9 @@ def completed(executor):
 
 @pytest.mark.parametrize("brackets", [1, 2])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_new_trial_is_made_after_the_end_game_has_begun_by_a_limit(seed, brackets):
+def test_no_new_trial_is_made_after_the_end_game_of_a_study_with_max_steps_has_begun(
+    seed, brackets
+):
     executor = executor_of(seed, end_game=0.25, max_steps=400, brackets=brackets)
     made = {}
     add = executor._add
@@ -100,7 +102,7 @@ def test_study_with_num_trials_makes_all_trials_and_its_end_game_takes_at_most_i
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_trial_is_trained_to_max_t_even_if_the_share_end_game_is_too_small_for_one(seed, n):
+def test_one_trial_is_trained_to_max_t_even_if_the_share_of_the_end_game_is_too_small(seed, n):
     executor = executor_of(seed, end_game=0.01, num_trials=n)
 
     executor.run(workers=4)

@@ -1,5 +1,5 @@
 """
-`seed` seeds the generators of Python and numpy; an attempt that resumes a trial has other seeds.
+`seed` seeds the generators of Python and numpy; a resumed trial gets another seed.
 
 If numpy is not imported yet, its import seeds its generator.
 """

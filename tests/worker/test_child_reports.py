@@ -194,7 +194,7 @@ def test_returned_metrics_are_not_reported_again_if_they_equal_the_last_report(r
     assert steps_of(run(train)) == [1]
 
 
-def test_report_returns_true_so_that_the_loop_of_an_own_trial_runs_in_a_worker(run):
+def test_report_returns_true_so_that_the_code_of_an_own_loop_also_runs_in_a_worker(run):
     def train(config, trial):
         for step in range(1, 4):
             if not (trial.report({"loss": 1 / step}) and studydb.report({"loss": step})):

@@ -55,7 +55,7 @@ def report_and_sleep(config):
 
 
 def with_grandchildren(config):
-    """Start two processes, the second in another session; report; end as config says, or sleep."""
+    """Start two processes, the second in another session; report; then exit, return or sleep."""
     for detached in (False, True):
         print(subprocess.Popen(["sleep", "60"], start_new_session=detached).pid)
     studydb.report({"loss": 1.0})

@@ -100,7 +100,7 @@ def test_trial_that_reports_nothing_learns_of_a_stop_within_5_s(sqlite_stage, as
 
 @pytest.fixture
 def lost_reply(monkeypatch):
-    """The reply to the first claim is lost."""
+    """Lose the reply to the first claim."""
     acquire, lost = Acquirer._acquire, []
 
     def losing_the_first_reply(acquirer, **given):

@@ -33,7 +33,7 @@ def amount(limit):
 
 
 def spent(stage, name):
-    """What was spent of a limit; for `time_limit_s`, the time from a study's start to its stop."""
+    """Return the amount spent of a limit; for `time_limit_s`, the seconds from start to stop."""
     if name == "time_limit_s":
         (started_at,), (stopped_at,) = (
             rows(stage.study.database, sql)[0]
@@ -106,11 +106,11 @@ def test_limit_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(st
     assert ends == {("TERMINATED", "BUDGET_SPENT")}
     assert set(late.values()) <= {1}
     assert len(late) <= 2 * SLOTS
-    assert limit <= used <= limit + 2 * SLOTS * (1.0 if name in STEPS else LONGEST_FLUSH_S)
+    assert limit <= used <= limit + 2 * SLOTS * (1.0 if name in ONE_PER_FLUSH else LONGEST_FLUSH_S)
 
 
-STEPS = ("cost_limit", "max_steps")
-"""The limits in usd and in steps; each flush of `spending:paid` spends 1 usd and 1 step."""
+ONE_PER_FLUSH = ("cost_limit", "max_steps")
+"""The limits of which each flush of `spending:paid` spends 1: 1 usd or 1 step."""
 
 LONGEST_FLUSH_S = 2.0
 """More than the time between two flushes of a trial, also on a busy host."""

@@ -1,4 +1,4 @@
-"""What a trial leaves in a process that runs further trials; when and how this process ends."""
+"""What the next trial of a reused process does not see; when and how such a process ends."""
 
 # The trainables below are written as users write them, so they break these rules of ruff.
 # ruff: noqa: ARG002, T201

@@ -255,9 +255,7 @@ def test_change_while_an_attempt_starts_applies_to_the_next_attempt(database, tm
     assert children.names == ["nowhere:train", "b:train"]
 
 
-def test_attempt_that_starts_another_process_runs_the_code_that_it_has_read_first(
-    database, tmp_path
-):
+def test_attempt_whose_process_is_replaced_keeps_the_code_that_it_has_read(database, tmp_path):
     class DyingChild(ReusedChild):
         """Replaces the trainable when it gets its second trial, and then ends without a message."""
 

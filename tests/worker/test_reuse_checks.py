@@ -1,4 +1,4 @@
-"""Processes that serve several trials: stop signals, open files, hosts without /proc/self/statm."""
+"""Reused processes and deciders: stop signals, open files, and hosts without /proc/self/statm."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ def stop(signals):
     signals._handle(signal.SIGTERM, None)
 
 
-def test_stop_signal_while_a_trial_is_handed_over_waits_for_its_descriptors():
+def test_stop_signal_is_deferred_until_the_descriptors_of_the_next_trial_are_received():
     signals, done = StopSignals(), []
 
     def take_over():

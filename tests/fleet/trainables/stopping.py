@@ -35,7 +35,7 @@ class TooSlow(studydb.StopRule):
 
 @dataclass(frozen=True)
 class Broken(studydb.StopRule):
-    """From `step` on, call the method `how`; but if the gate "corrected" is open, stop the trial."""
+    """From `step` on, call the method `how`, or stop the trial if the gate "corrected" is open."""
 
     how: str
     folder: str = ""
