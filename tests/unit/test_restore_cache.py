@@ -21,7 +21,7 @@ STUDY, TRIAL = str(uuid.uuid4()), str(uuid.uuid4())
 
 
 @pytest.fixture(autouse=True)
-def no_spared_bytes(monkeypatch):
+def no_bytes_kept_free(monkeypatch):
     monkeypatch.setattr(restore_cache, "LEAST_FREE_BYTES", 0)
 
 
