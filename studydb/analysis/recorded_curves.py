@@ -14,12 +14,12 @@ metric's name instead of `values`. An entry may also be just a list of values.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from studydb.db import Database
 from studydb.domain.canonical import is_integral, is_number
@@ -163,8 +163,8 @@ class RecordedCurves:
 
     @property
     def best_value(self) -> float:
-        """The best value that a configuration has after its whole training; NaN is never best."""
-        return min((each.last_value for each in self.curves), key=self.objective.score)
+        """The best value that a configuration has after its whole training; NaN is the worst."""
+        return min((each.last_value for each in self.curves), key=self.objective.rank)
 
     @classmethod
     def of_study(cls, database: Database, study: Study) -> Self:

@@ -10,12 +10,9 @@ from studydb.db.wide_view_sql import FIXED, Column, Kind, WideView, bounded_name
 from studydb.domain.canonical import is_number
 from studydb.domain.records import Study
 from studydb.domain.roles import Role
-from studydb.domain.space.domains import Choice, Domain, Enumerable, Integer
+from studydb.domain.space.domains import Choice, Domain, Integer
 from studydb.operations import wide_views
 from studydb.operations.writing import write
-
-MAX_VALUES_READ = 1000
-"""A `quniform` with more values gets a column of doubles; its values are not read."""
 
 _INTEGERS = range(-(2**63), 2**63)
 """The integers that both databases can store."""
@@ -89,11 +86,9 @@ def kind_of(domain: Domain) -> ValueKind:
     if isinstance(domain, Integer):
         fits = domain.lower in _INTEGERS and domain.upper in _INTEGERS
         return ValueKind.INTEGER if fits else ValueKind.DOUBLE
-    if not isinstance(domain, Enumerable):
+    if not isinstance(domain, Choice):
         return ValueKind.DOUBLE
-    if not isinstance(domain, Choice) and domain.size > MAX_VALUES_READ:
-        return ValueKind.DOUBLE
-    values = [domain.at(index) for index in range(domain.size)]
+    values = domain.distinct
     if all(map(_is_integer, values)):
         return ValueKind.INTEGER
     return ValueKind.DOUBLE if all(map(is_number, values)) else ValueKind.TEXT

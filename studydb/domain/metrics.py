@@ -301,25 +301,19 @@ class Summary(Struct, frozen=True):
         """Return the summary with later results added; of equal best values, the first is kept."""
         if not results:
             return self
-        best_value, best_step, best_score = self.best_value, self.best_step, self.best_score
+        best_value, best_step = self.best_value, self.best_step
+        best = None if best_value is None else objective.rank(best_value)
         for result in results:
-            score = objective.score(result.value)
-            if (
-                best_value is None
-                or best_score is None
-                or score < best_score
-                or (
-                    math.isnan(best_value) and not math.isnan(result.value)
-                )  # both scores are +Inf; a number beats NaN
-            ):
-                best_value, best_step, best_score = result.value, result.step, score
+            rank = objective.rank(result.value)
+            if best is None or rank < best:
+                best_value, best_step, best = result.value, result.step, rank
         return Summary(
             n_results=self.n_results + len(results),
             last_step=results[-1].step,
             last_value=results[-1].value,
             best_value=best_value,
             best_step=best_step,
-            best_score=best_score,
+            best_score=None if best is None else best[0],
         )
 
     @property

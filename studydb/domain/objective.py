@@ -47,5 +47,9 @@ class Objective(Struct, frozen=True):
             return math.inf
         return (value if self.mode is Mode.MIN else -value) + 0.0
 
+    def rank(self, value: float) -> tuple[float, bool]:
+        """Turn a value into a sort key: a lower key is better, and NaN has the worst."""
+        return self.score(value), math.isnan(value)
+
     def __str__(self) -> str:
         return f"{self.metric} ({self.mode})"

@@ -198,10 +198,9 @@ class SimulatedRun:
     # --- what was found
 
     def _complete(self, number: int, value: float) -> None:
-        score = self._study.objective.score
-        best = value
-        if self._completions and score(self._completions[-1].best_value) <= score(value):
-            best = self._completions[-1].best_value
+        objective, score = self._study.objective, self._study.objective.score
+        earlier = [one.best_value for one in self._completions[-1:]]
+        best = min([*earlier, value], key=objective.rank)
         regret = score(best) - score(self._recorded.best_value)
         n_steps = self._task.n_steps
         now_s = self._clock.now_s

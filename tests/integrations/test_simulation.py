@@ -11,7 +11,7 @@ from harness.curve_reader import CURVES, recorded_curves
 from harness.documented_code import names_defined_in
 
 import studydb
-from studydb.analysis.recorded_curves import RecordedCurves, read_curves
+from studydb.analysis.recorded_curves import Curve, RecordedCurves, read_curves
 from studydb.domain.errors import InvalidSpec, NotAllowed
 
 NOISY = Path(CURVES).with_name("noisy_digits_curves.json")
@@ -222,6 +222,16 @@ def test_nan_is_never_best():
     )
 
     assert simulated.best_value == simulated.optimum == 2
+
+
+def test_infinity_is_better_than_nan():
+    simulated = studydb.simulate(None, None, [[1, math.nan], [2, math.inf], [3, math.nan]])
+
+    assert simulated.best_value == simulated.optimum == math.inf
+
+
+def test_curve_without_params_has_empty_params():
+    assert Curve((1.0, 0.5), (1, 2)).params == {}
 
 
 def test_higher_values_are_better_if_the_mode_is_max():
