@@ -1,4 +1,4 @@
-"""Runs migrations on the connection of `studydb.db.migrate`, in the transaction that it began."""
+"""Run migrations on the connection, and in the transaction, that `studydb.db.migrate` opened."""
 
 from alembic import context
 

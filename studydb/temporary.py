@@ -2,8 +2,9 @@
 Temporary directories that a later process removes if their own process was killed.
 
 A directory is locked while its process lives. The kernel frees the lock at the process's end,
-however it ends, so a directory that can be locked is of no use to anybody. The name has a hash of
-the host's name, because some network file systems do not show other hosts the lock.
+however it ends, so no living process uses a directory that can be locked. The directory's name has
+a hash of the host's name, because some network file systems do not show the lock to other hosts: a
+host removes only directories with its own hash.
 """
 
 import fcntl
@@ -31,13 +32,9 @@ class TemporaryDirectory:
     """
 
     def __init__(self, *, parent: str | None = None) -> None:
-        """
-        Make a directory.
-
-        Args:
-            parent: The directory that holds it; that of `tempfile` by default.
-        """
-        while True:  # `remove_abandoned` of another process may remove it before it is locked
+        """Make the directory in `parent`, by default where `tempfile` makes its directories."""
+        # `remove_abandoned` of another process may remove the directory before it is locked.
+        while True:
             self.path = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
             with suppress(FileNotFoundError):
                 self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -87,7 +84,7 @@ def _remove_if_abandoned(path: str) -> None:
 
 def _remove_tree(path: str, descriptor: int) -> None:
     """
-    Remove a directory, also if it has directories in which its owner may not write.
+    Remove a directory, even if it contains directories in which their owner may not write.
 
     The modes are changed through the descriptor, because another user may put a symbolic link at
     the path once the directory is gone. What cannot be removed stays, for example if the process

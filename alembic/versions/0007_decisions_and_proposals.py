@@ -105,7 +105,8 @@ def downgrade() -> None:
     """
     Drop what `upgrade` added.
 
-    Refuse this while rows have values that the older schema does not know, or trials wait at rungs.
+    The downgrade is refused while rows have values that the older schema does not know, or while
+    trials wait at rungs.
     """
     if _is_postgresql():
         op.execute(LOCK)

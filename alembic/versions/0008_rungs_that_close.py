@@ -30,7 +30,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop what `upgrade` added."""
     op.drop_index("trial_paused_by_study", "trial")
     op.drop_index("rung_live", "rung")
     for column in reversed(COLUMNS):

@@ -36,7 +36,6 @@ MORE = """,
 
 
 def upgrade() -> None:
-    """Add the indexes and the columns of the view."""
     named = sa.text("name IS NOT NULL")
     op.create_index(
         "trial_name",

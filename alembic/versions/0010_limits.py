@@ -37,7 +37,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop what `upgrade` added."""
     for column in reversed(TIMES):
         op.drop_column("trial", column)
     op.drop_column("study", "started_at")

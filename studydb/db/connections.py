@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 WAIT_S = 30.0
 FORK_WAIT_S = 10.0
-"""How long a fork waits for the transactions of other threads at most; most take milliseconds."""
+"""The longest time that a fork waits for the transactions of other threads."""
 
 REPEAT_S = 0.05
-"""How long after a fork a Ctrl-C is repeated that came while the fork waited."""
+"""If Ctrl-C came while a fork waited, the Ctrl-C is repeated this many seconds after the fork."""
 
 
 class Cursor(Protocol):
@@ -67,8 +67,8 @@ class _Use(NamedTuple):
     Who uses a connection.
 
     Attributes:
-        frame: The frame whose `with` block uses the connection; None if `take` was given none. The
-            frame itself, not its id, which Python gives to another frame once this one is freed.
+        frame: The frame whose `with` block uses the connection; None if `take` was given none. It
+            is not named by its id, which Python gives to another frame once this frame is freed.
         n_closed: How often the pool had been closed when the connection was taken.
     """
 
@@ -110,7 +110,7 @@ class Connections:
         """Drop all connections without closing them: after a fork they belong to the parent."""
         self._free: list[Cursor] = []
         self._n_closed = 0  # calls of `close`
-        self._in_use: dict[object, _Use] = {}  # by cursor, or by a place while it is opened
+        self._in_use: dict[object, _Use] = {}  # by cursor, or by `place` until it is opened
         self._lock = threading.RLock()  # the garbage collector may call `discard` at any time
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
@@ -138,7 +138,7 @@ class Connections:
                 self._in_use[cursor] = use
                 del self._free[-1]
                 return cursor
-            place = object()
+            place = object()  # stands for the cursor in `_in_use` until it is opened
             self._in_use[place] = use
         try:
             cursor = self._open()
@@ -191,8 +191,8 @@ class Connections:
         """
         Close the connections of this thread's `with` blocks that no longer run.
 
-        Only this thread's connections and stack are looked at, because the stack of another thread
-        changes while it is read. That is enough: Ctrl-C interrupts only the main thread.
+        The method looks only at the connections and the stack of this thread, because the stack of
+        another thread changes while it is read. Ctrl-C interrupts only the main thread.
         """
         thread = threading.get_ident()
         uses = [item for item in list(self._in_use.items()) if item[1].thread == thread]
@@ -221,9 +221,10 @@ class Connections:
 
     def hold(self) -> None:
         """
-        Keep other threads from taking cursors, once they use none, until `let_go`.
+        Wait until no other thread uses a cursor; let no other thread take one until `let_go`.
 
-        Each wait ends after `FORK_WAIT_S`. Without the lock, nothing is held.
+        The waits for the lock and for the threads last up to `FORK_WAIT_S` each. If the lock is not
+        free in this time, other threads can still take cursors.
         """
         if not self._lock.acquire(timeout=FORK_WAIT_S):
             return
@@ -250,7 +251,7 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _hang_up(used: Any) -> None:
-    """Close the connection of a cursor; a place has none yet."""
+    """Close the connection of a cursor; ignore the `place` of a cursor that is being opened."""
     with suppress(Exception):
         used.connection.close()
 

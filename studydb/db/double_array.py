@@ -8,7 +8,7 @@ import psycopg
 _HEADER = Struct(">iiIii")
 _ITEM = Struct(">id")
 _NULL = b"\xff\xff\xff\xff"
-"""The length -1."""
+"""The length -1, which stands for NULL."""
 
 _DOUBLE = psycopg.adapters.types["float8"]
 
@@ -23,8 +23,8 @@ class DoubleArray(bytes):
         """
         Write doubles and None.
 
-        To write their digits takes five times as many instructions. Two arrays of ten doubles are
-        5 % of the instructions of a trial, if they are written as text.
+        Writing the doubles as text takes five times as many instructions: for two arrays of ten
+        doubles, 5 % of the instructions of a trial.
         """
         header = _HEADER.pack(1, 1, _DOUBLE.oid, len(values), 1)
         items = [_NULL if value is None else _ITEM.pack(8, float(value)) for value in values]

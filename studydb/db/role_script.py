@@ -187,7 +187,7 @@ class Roles(Struct, frozen=True):
         for name in map(_name, self._names):
             yield f"GRANT CONNECT ON DATABASE {_name(self.database)} TO {name};"
             yield f"GRANT USAGE ON SCHEMA {_name(self.schema)} TO {name};"
-        yield "-- Up to PostgreSQL 14 everybody may make tables in the schema public. If other"
+        yield "-- Up to PostgreSQL 14 every role may make tables in the schema public. If other"
         yield "-- roles need that right, grant them CREATE."
         yield f"REVOKE CREATE ON SCHEMA {_name(self.schema)} FROM PUBLIC;"
 

@@ -162,7 +162,11 @@ class TransactionBlock:
             self._cursor.execute("COMMIT")
 
     def _undo(self, error: BaseException) -> None:
-        """Roll back, give back or close the connection (all if it is lost), translate the error."""
+        """
+        Roll back, give the connection back, and raise our error for the driver's `error`.
+
+        A connection that cannot be used again is closed; if it is lost, all are closed.
+        """
         connections, gone = self._database.connections, faults.is_disconnect(error)
         usable = False
         try:

@@ -474,7 +474,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Wait until other processes have run the study to its end; this call starts no worker.
 
         The study is done if no trial runs or will run, or if it was stopped and no trial runs any
-        more. While trials are left, it is not done while a person has paused it, or while it has
+        more. A study that has trials left is not done while a person has paused it, or while it has
         paused itself because a custom rule, a custom scheduler or a resource function gave no
         answer. Every 2 s or more often, the call asks the database whether the study has changed.
 
@@ -497,7 +497,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         Release the trials that `ask` has claimed, end child processes, close the connections.
 
         If the handle and its trials are dropped, the trials are released within about a second, and
-        this process ends as a worker of the study.
+        this process is no longer a worker of the study.
         """
         if self._loop is not None:
             self._loop.close()

@@ -63,8 +63,8 @@ def _delete(database: Database, study: Record) -> None:
     """
     Delete the rows last, because after a crash the next call finds the files by the rows.
 
-    The stores are read again, because this may be a repeated call: an earlier one may have deleted
-    the files, and forgotten the stores, before the database did not answer.
+    The stores are read again, because this call may be a retry: an earlier call may have deleted
+    the files and forgotten the stores, and then got no answer from the database.
     """
     study = refreshed(database, study)
     check_study_folders(database, study)

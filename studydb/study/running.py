@@ -204,7 +204,7 @@ def _error_numbers(database: Database, study: Record, counts: Counts) -> list[in
 def _describe_errors(database: Database, study: Record, numbers: Sequence[int]) -> str:
     first = numbers[0]
     errors = read_patiently(lambda: reads.errors(database, study, first))
-    why = f" with {errors[first].splitlines()[0]}" if first in errors else ""  # else run again
+    why = f" with {errors[first].splitlines()[0]}" if first in errors else ""
     return (
         f"{counted(len(numbers), 'trial')} of {study.name!r} ended with an error, "
         f"trial {first}{why}\n"

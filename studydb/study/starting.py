@@ -71,7 +71,7 @@ class Starting(Struct, frozen=True):
         """
         Find the checkpoint, or upload a dict or the files of a path.
 
-        If the block fails and certainly has added no trial, the upload is deleted.
+        If the block raises an error after which no trial can be stored, the upload is deleted.
 
         Args:
             step: The last step that an uploaded checkpoint contains; 0 for any other checkpoint.

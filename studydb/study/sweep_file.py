@@ -34,7 +34,7 @@ _NO_END = 10**9
 """A `max_t` that no trial reaches, for a sweep that does not say how long a trial trains."""
 
 _MOST_MULTIPLES = 100
-"""With more values than that, `q_uniform` becomes `quniform`, which draws doubles."""
+"""If a `q_uniform` has more values than this, it becomes `quniform`, which draws doubles."""
 
 _NUMBERS = ("min", "max", "q")
 _EXPONENT = re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+")

@@ -31,9 +31,8 @@ class TrialRequests:
         """
         Pause these trials (numbers or names); without numbers, pause the study.
 
-        No trial of a paused study is claimed.
-
-        RUNNING trials learn of the request within about 4 s, and pause at their next report.
+        RUNNING trials learn of the request within about 4 s, and pause at their next report. No
+        trial of a paused study is claimed.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.

@@ -30,12 +30,12 @@ from studydb.temporary import TemporaryDirectory
 from studydb.trainables import Trust, call, check_trusted
 from studydb.worker.rule_code import RuleProcess, asking, trusted_rules
 
-ON_REPORT = Callable[[Result, bool], None]
+OnReport = Callable[[Result, bool], None]
 """The function that gets each result, and whether its report has saved a checkpoint."""
 
 
 def try_trainable(
-    study: Study, params: Mapping[str, Any], *, workdir: Path, stores: Stores, on_report: ON_REPORT
+    study: Study, params: Mapping[str, Any], *, workdir: Path, stores: Stores, on_report: OnReport
 ) -> None:
     """
     Run the study's trainable once, in this process; store nothing, and ask no scheduler.
@@ -147,7 +147,7 @@ class _Rules:
         return ruled is not None
 
 
-def _answer(channel: Channel, rules: _Rules, on_report: ON_REPORT, errors: list[Exception]) -> None:
+def _answer(channel: Channel, rules: _Rules, on_report: OnReport, errors: list[Exception]) -> None:
     """Answer a trial as a worker does: pass its reports on, and stop it by the study's rules."""
     try:
         _answer_all(channel, rules, on_report, errors)
@@ -160,7 +160,7 @@ def _answer(channel: Channel, rules: _Rules, on_report: ON_REPORT, errors: list[
 
 
 def _answer_all(
-    channel: Channel, rules: _Rules, on_report: ON_REPORT, errors: list[Exception]
+    channel: Channel, rules: _Rules, on_report: OnReport, errors: list[Exception]
 ) -> None:
     verdict: Verdict | None = None
     while (frame := channel.receive()) is not None:
