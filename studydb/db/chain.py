@@ -88,9 +88,9 @@ class Chain:
 
     A link is an UPDATE … WHERE without RETURNING, an INSERT … SELECT without FROM, or a
     `BulkInsert`. On PostgreSQL the chain appends a condition or FROM main to the link's SQL, so
-    that the link does nothing without a row; on SQLite the link is then not run. Links lock nothing
-    before the main statement has returned its row. PostgreSQL chooses the order of links. A bind
-    has the same value in all statements of the chain.
+    that the link does nothing without a row; on SQLite a link is not run without a row. Links lock
+    nothing before the main statement has returned its row. PostgreSQL chooses the order of links. A
+    bind has the same value in all statements of the chain.
 
     The statements of `before` run in their order before the main statement; each returns at most
     one row. On PostgreSQL the order comes from `of` and `found`: each of these statements except

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 30.0
 FORK_WAIT_S = 10.0
-"""The longest time that a fork waits for the transactions of other threads."""
+"""The longest time that a fork waits for other threads' transactions; most take milliseconds."""
 
 REPEAT_S = 0.05
 """If Ctrl-C came while a fork waited, the Ctrl-C is repeated this many seconds after the fork."""
@@ -67,8 +67,8 @@ class _Use(NamedTuple):
     Who uses a connection.
 
     Attributes:
-        frame: The frame whose `with` block uses the connection; None if `take` was given none. It
-            is not named by its id, which Python gives to another frame once this frame is freed.
+        frame: The frame whose `with` block uses the connection; None if `take` was given none. Its
+            id is not enough: Python gives the id to another frame once this frame is freed.
         n_closed: How often the pool had been closed when the connection was taken.
     """
 
@@ -192,7 +192,8 @@ class Connections:
         Close the connections of this thread's `with` blocks that no longer run.
 
         The method looks only at the connections and the stack of this thread, because the stack of
-        another thread changes while it is read. Ctrl-C interrupts only the main thread.
+        another thread changes while it is read. To look at other threads is not necessary: Ctrl-C
+        interrupts only the main thread.
         """
         thread = threading.get_ident()
         uses = [item for item in list(self._in_use.items()) if item[1].thread == thread]

@@ -38,7 +38,7 @@ def one_of(column: str, values: Iterable[StrEnum]) -> dict[str, str]:
 
 HEX = "ltrim({uuid}, '0123456789abcdef-') = ''"
 UUID = f"length({{uuid}}) = 36 AND {HEX}"
-"""The check of a column `uuid`. UUIDs become parts of paths. The table `worker` has another check."""
+"""The check of a column `uuid`, because paths contain UUIDs. The table `worker` has another."""
 
 
 def required(name: str, kind: Any, *args: Any, **options: Any) -> sa.Column[Any]:

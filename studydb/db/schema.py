@@ -73,7 +73,7 @@ study = table_with_id(
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
 `max_concurrent`, `n_running` is not updated. `points` is used only by workers of an older version,
-which had no table `proposal`; a later migration drops `points`. `paused_by` says who or what paused
+which had no table `proposal`; a later release will drop it. `paused_by` says who or what has paused
 the study ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
 `proposer_token` names the process that fits the searcher's model; the lease of this process lasts
 until `proposer_expires_at` (see `store/proposer.py`). `best_values` has, for each rule that can

@@ -113,7 +113,7 @@ def full_url(database: Database) -> str:
 
 
 class _Watch:
-    """Shows the progress of a run, and the errors of trials that are new since its start."""
+    """Shows the progress of a run, and the errors of trials since the run began."""
 
     def __init__(
         self, database: Database, study: Record, display: "ProgressLine", *, n_errors: int
