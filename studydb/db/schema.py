@@ -73,15 +73,15 @@ study = table_with_id(
 """
 `n_counted` is compared with `num_trials`, and `n_running` with `max_concurrent`; without
 `max_concurrent`, `n_running` is not updated. `points` is used only by workers of an older version,
-which had no table `proposal`; a later release will drop it. `paused_by` says who or what has paused
-the study ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the study.
-`proposer_token` names the process that fits the searcher's model; the lease of this process lasts
-until `proposer_expires_at` (see `store/proposer.py`). `best_values` has, for each rule that can
-stop the study (`Plateau`), the best values so far. `started_at` is the time when the study's first
-worker or own loop started. `stopped_at_once` says that the study was stopped without time for its
-trials to save. `checkpoint_bytes` is the sum of the sizes of the kept checkpoints; NULL, and not
-counted, if the study has no quota. While `deleting_at` is set, no trial of another study may begin
-from a checkpoint of this study.
+which had no table `proposal`; a later migration will drop `points`. `paused_by` says who or what
+has paused the study ('person', 'guard', …); it is 'limit' if a limit or a stop rule has stopped the
+study. `proposer_token` names the process that fits the searcher's model; the lease of this process
+lasts until `proposer_expires_at` (see `store/proposer.py`). `best_values` has, for each rule that
+can stop the study (`Plateau`), the best values so far. `started_at` is the time when the study's
+first worker or own loop started. `stopped_at_once` says that the study was stopped without time for
+its trials to save. `checkpoint_bytes` is the sum of the sizes of the kept checkpoints; NULL, and
+not counted, if the study has no quota. While `deleting_at` is set, no trial of another study may
+begin from a checkpoint of this study.
 Not used yet: `objectives`, the metrics and modes of a study that has several metrics.
 """
 
