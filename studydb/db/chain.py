@@ -2,8 +2,8 @@
 Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
 A single statement needs no BEGIN and no COMMIT, so it costs one round trip. Inside a transaction
-block, too, it costs less than several statements. SQLite allows no CTE that writes. It runs in the
-process, so a single statement would save no round trip there.
+block, too, it costs less than several statements. SQLite does not allow CTEs that write. SQLite
+runs in the process, so a single statement would save no round trip.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

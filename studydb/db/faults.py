@@ -26,7 +26,7 @@ class Duplicate(Exception):
 
 
 class DuplicateParams(Duplicate):
-    """A trial whose params are to be unique has the params of another such trial."""
+    """A new trial has the params of an earlier trial, although both must have unique params."""
 
 
 _OF_PARAMS = (

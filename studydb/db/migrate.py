@@ -93,7 +93,8 @@ def _refuse_foreign_tables(database: Database) -> None:
     tables = study.metadata.tables
     ours = {*tables, *(index.name for table in tables.values() for index in table.indexes)}
     taken = sorted(found & ours)
-    if taken and current_version(database) is None:  # else another process has just upgraded
+    # If the version is no longer None, another process has just made the tables.
+    if taken and current_version(database) is None:
         raise StorageError(
             f"{database.url} belongs to another program: it has {taken[0]!r}, a name of studydb's "
             "schema, but not the table studydb_version. Give the URL of another database."

@@ -231,7 +231,7 @@ class Txn:
 
     def lock_table(self, table: sa.Table) -> None:
         """
-        Let no other transaction lock or write rows of a table, and wait for those that have.
+        Wait for the transactions that have locked or written rows of a table; block later ones.
 
         SQLite has one writer at a time, and needs no lock.
         """
