@@ -402,8 +402,8 @@ upload = table_with_id(
 )
 """
 The uuid of a checkpoint whose bytes may exist in a store, although the checkpoint's row does not.
-The upload's row is inserted before the first byte is written. It is deleted by the transaction that
-inserts the checkpoint's row, or, if no process will finish the upload, once the bytes are deleted.
+The upload's row is inserted before the first byte is written. The transaction that inserts the
+checkpoint's row deletes it. If no process will finish the upload, it is deleted after the bytes.
 """
 
 add_checks(upload, uuid=UUID)

@@ -53,9 +53,9 @@ class CheckpointRequests:
         """
         Delete checkpoints that are no longer kept, and what crashes or a failing store have left.
 
-        This method deletes checkpoints that the study's `keep` does not keep and that have no pin,
-        the bytes that are left of checkpoints removed earlier, and uploads that were cut off. If
-        the study has a quota, the sum of its checkpoints' sizes is computed again.
+        This method deletes three things: checkpoints without a pin that the study's `keep` does not
+        keep; bytes of checkpoints that were removed earlier; and uploads that were cut off. If the
+        study has a quota, the sum of its checkpoints' sizes is computed again.
 
         Args:
             dry_run: Delete nothing; return what would be deleted.

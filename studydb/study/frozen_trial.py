@@ -224,8 +224,8 @@ class FrozenTrial(records.TrialRow):
 
         A checkpoint that a person uploaded for this trial (see `Study.enqueue`) comes first. Each
         checkpoint has `.step`, `.value`, `.size_bytes`, `.to_dict()`, `.path` and `.export(DIR)`.
-        If the trial begins from another trial's checkpoint, as a clone may, this list is empty
-        until the trial has saved, but `checkpoint` is the checkpoint that it begins from.
+        If the trial begins from another trial's checkpoint, as a clone may, `checkpoint` is at
+        first that checkpoint, and this list is empty until the trial has saved.
         """
         return self._checkpoints(self)
 
