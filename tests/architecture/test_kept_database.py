@@ -15,7 +15,7 @@ def kept(postgres_server, postgres_template, administration):
         yield kept
 
 
-def test_next_test_finds_the_same_database_without_rows_and_with_the_first_ids(kept):
+def test_next_test_gets_the_same_database_without_rows_and_its_ids_begin_again(kept):
     url = kept.url()
     first = new_study(kept.opened())
     kept.opened().clock = kept.opened().observer = print
@@ -36,7 +36,7 @@ def test_next_test_finds_the_same_database_without_rows_and_with_the_first_ids(k
         "ANALYZE study",
     ],
 )
-def test_database_is_replaced_if_more_than_rows_was_changed(kept, change):
+def test_database_is_replaced_if_a_test_has_changed_more_than_rows(kept, change):
     url = kept.url()
     new_study(kept.opened())
     with closing(postgres.connect(url)) as session:

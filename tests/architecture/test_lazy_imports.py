@@ -1,5 +1,5 @@
 """
-The packages without SQL and `import studydb` load neither SQLAlchemy nor a database driver.
+Neither `import studydb` nor a package without SQL loads SQLAlchemy or a database driver.
 
 `studydb report` loads little besides its client. All public names of studydb can be imported.
 """

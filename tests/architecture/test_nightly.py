@@ -61,9 +61,7 @@ def test_default_suite_leaves_out_long_tests_and_most_cases_of_exhaustive_ones(
 @pytest.mark.parametrize(
     ("cases", "one_in", "kept"), [(1, 4, 1), (4, 4, 1), (5, 4, 2), (280, 4, 70)]
 )
-def test_sample_has_one_case_in_n_and_at_least_one_in_whatever_order_the_cases_come(
-    cases, one_in, kept
-):
+def test_sample_has_one_case_in_n_rounded_up_whatever_the_order_of_the_cases(cases, one_in, kept):
     names = [f"test[{case}]" for case in range(cases)]
 
     assert len(sample(names, one_in)) == kept

@@ -106,7 +106,7 @@ def at_rung(database, request):
     return AtFirstRung(database, request.param)
 
 
-def test_results_that_are_sent_again_later_change_nothing(at_rung):
+def test_late_resend_of_results_changes_nothing(at_rung):
     at_rung.report()
     before = at_rung.decided()
 

@@ -46,7 +46,7 @@ def test_trials_stop_where_those_of_the_other_system_stopped(database, name, cas
 
 @pytest.mark.row("E5")
 @pytest.mark.parametrize("case", RECORDED["ray_hyperband"][::12], ids=count())
-def test_at_each_rung_the_trials_go_on_that_went_on_in_ray_tune(database, case):
+def test_same_trials_go_on_at_each_rung_as_in_ray_tune(database, case):
     scheduler = HyperBand(**case["options"])
     study = new_study(
         database, scheduler=scheduler, mode=Mode(case["mode"]), num_trials=scheduler.band_size

@@ -3,7 +3,8 @@ Other operations run while the user's scheduler decides, between two transaction
 
 A decision is stored only if the rung is still as the scheduler saw it; otherwise the scheduler is
 asked again. So, on both databases, the rows are as if the other operation had come before the
-results that are judged. If the scheduler is asked for a promotion, the rows may be of either order.
+results that are judged. If the scheduler is asked for a promotion, the rows are those of one of the
+two orders in which the promotion and the other operation can run.
 """
 
 import itertools
@@ -27,7 +28,7 @@ every_custom_scheduler = pytest.mark.parametrize("name", CUSTOM)
 
 
 def run_meanwhile(database, name, judged, other):
-    """Make a call for which the scheduler is asked; make another call before the answer is used."""
+    """Make a call that asks the scheduler, and another call before the answer is used."""
     situation = AtRung(database, name)
     asks = situation.meanwhile()
     made, answers = [situation.call(judged), situation.call(other)], [None, None]
@@ -90,7 +91,7 @@ def test_failure_to_decide_pauses_the_study_although_another_request_was_made_me
 
     first(database)
 
-    assert asks.n_asked == 1  # below, `rows` asks the scheduler for work
+    assert asks.n_asked == 1  # `rows`, called next, asks the scheduler, too
     _, _, entries, events = situation.rows()
     assert entries[2:] == []
     assert [kind for kind, *_ in events].count("study paused") == 1

@@ -1,5 +1,5 @@
 """
-Upgrades and downgrades: the rows and rights that outlast them, and when they are refused.
+Upgrades and downgrades: which rows and rights they keep, and when they are refused.
 
 The migrated schema equals the schema that METADATA describes.
 """
@@ -31,7 +31,7 @@ from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA
 
 FOREIGN_TABLE = "CREATE TABLE trial_params (param_id INTEGER PRIMARY KEY)"
-"""SQL that makes a table of Optuna; an index of studydb has the table's name."""
+"""SQL that makes a table as Optuna does; an index of studydb has the same name."""
 
 
 def test_database_of_another_program_with_a_name_of_studydb_is_refused(empty_storage_url):
@@ -158,7 +158,7 @@ def test_tables_rebuilt_by_migration_0004_keep_their_rows_and_reuse_no_id(storag
     assert rows(database, "SELECT id FROM checkpoint") == [(2,)]
 
 
-def test_names_and_tags_outlast_a_downgrade_and_an_upgrade(storage_url, database):
+def test_names_and_tags_are_kept_by_a_downgrade_and_an_upgrade(storage_url, database):
     study = new_study(database)
     enqueue(database, study, {}, new_request(), name="base line", tags=["old", "a"])
     database.close()
@@ -273,7 +273,7 @@ def test_downgrade_to_an_unknown_revision_is_refused(storage_url, revision):
     assert migrate.current(storage_url) == revisions.HEAD
 
 
-def test_connect_after_a_downgrade_to_base_names_the_upgrade(storage_url):
+def test_error_of_connect_after_a_downgrade_to_base_names_the_command_db_upgrade(storage_url):
     migrate.downgrade(storage_url, "base")
 
     with pytest.raises(StorageMissing, match=r"has no studydb tables\. Run `studydb db upgrade`"):
@@ -308,7 +308,7 @@ def shape(database):
     """
     Return all constraints, indexes and columns as the database describes them.
 
-    Those of the table of the schema's revision are left out.
+    The table that holds the schema's revision is left out.
     """
     if database.postgresql:
         found = rows(database, SHAPE_POSTGRESQL)
@@ -426,7 +426,7 @@ def test_upgrade_waits_while_one_transaction_locks_two_tables_in_turn(postgres_u
     assert migrate.current(postgres_url) == revisions.HEAD
 
 
-def test_roles_get_the_rights_of_new_columns_and_keep_those_on_views_across_a_downgrade(
+def test_roles_get_rights_on_new_columns_and_keep_rights_on_views_across_a_downgrade(
     postgres_url,
 ):
     role = f"studydb_test_{uuid4().hex[:12]}"
@@ -497,7 +497,7 @@ def test_downgrade_takes_back_the_rights_that_the_upgrade_has_granted(postgres_u
     assert after == before
 
 
-def test_rights_on_the_view_of_trials_outlast_a_downgrade(postgres_url):
+def test_rights_on_the_view_of_trials_are_kept_by_a_downgrade(postgres_url):
     role = f"studydb test {uuid4().hex[:12]}"  # a name that needs quotes
     with postgres.connect(postgres_url) as connection:
         connection.execute(f'CREATE ROLE "{role}"')

@@ -288,7 +288,7 @@ def test_late_trial_goes_on_if_it_is_not_worse_than_the_cutoff(database):
 
 
 class AlwaysWaits(HyperBand):
-    """Lets a trial wait at the first rung after each report before `max_t`, closed or not."""
+    """Lets a trial wait at the first rung, even a closed one, after each report before `max_t`."""
 
     kind = "AlwaysWaits"
 

@@ -1,5 +1,5 @@
 """
-A decision of a custom scheduler is stored only if the rung is as the user's code saw it.
+A decision of a custom scheduler is stored only if the rung is still as the user's code saw it.
 
 If the scheduler does not decide, the study pauses. If a decision pauses a trial, it can also change
 the trial's resources.
@@ -130,7 +130,7 @@ class Talkative(StopWorse):
         return replace(super().judge(report, view), why=f"step {report.step}")
 
 
-def test_why_of_a_decision_is_recorded_once_for_a_stop_and_never_for_going_on(database):
+def test_why_is_recorded_once_for_a_decision_to_stop_and_never_for_a_decision_to_go_on(database):
     worker = worker_under(database, Talkative())
     first, second = worker.take(), worker.take()
     first.report(0.5, 0.4)
@@ -309,26 +309,25 @@ def test_report_raises_storage_busy_and_stores_nothing_if_the_rung_changes_at_ea
     worker = worker_under(database)
     run = worker.take()
     run.report(0.9)
-    n_asked = []
+    study, questions = worker.study, []
 
     def ask(question):
-        n_asked.append(question)
-        SimulatedWorker(database, worker.study_as_it_was).take().report(0.9, 0.9)
+        questions.append(question)
+        SimulatedWorker(database, study).take().report(0.9, 0.9)
         return Decision(entry=Entry(RUNG, 0.5))
 
-    worker.study_as_it_was = worker.study
-    worker.study = replace(worker.study, scheduler=worker.study.scheduler.asked_by(ask))
+    worker.study = replace(study, scheduler=study.scheduler.asked_by(ask))
 
     with pytest.raises(StorageBusy, match="has judged step 2 3 times, and each time another trial"):
         run.report(0.5)
 
-    assert len(n_asked) == 3
+    assert len(questions) == 3
     assert run.trial().summary.last_step == 1
-    worker.study = worker.study_as_it_was
+    worker.study = study
     assert run.report(0.5).verdict is None
 
 
-def test_stopping_process_stores_the_results_before_the_first_unjudged_step_and_drops_the_rest(
+def test_stopping_process_stores_only_the_results_before_the_first_step_that_was_not_judged(
     database,
 ):
     worker = worker_under(database)
@@ -349,7 +348,7 @@ def test_stopping_process_stores_the_results_before_the_first_unjudged_step_and_
 
 
 def test_results_after_a_result_that_was_not_judged_are_dropped(database):
-    """A result added after the batch was made is dropped, too: the step before it is not stored."""
+    """The third result, added after the failed flush, is dropped too: step 2 was not stored."""
     worker = worker_under(database)
     run = worker.take()
     held = HeldAttempt(database, failing(worker.study, NotAsked()), run.claimed)

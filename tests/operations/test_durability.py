@@ -1,4 +1,4 @@
-"""A flush, save, finish or request survives a server crash once answered; a claim can be lost."""
+"""An answered flush, save, finish or request survives a crash of the server; a claim may not."""
 
 from contextlib import closing
 
@@ -14,8 +14,8 @@ DURABLE = (
     *("save", "stop_a_running_trial"),
 )
 
-# The WAL writer flushes every 10 s. Until then, a commit that does not wait for the disk is only in
-# memory, and a crash undoes it.
+# The WAL writer flushes every 10 s. Before its next flush, a commit that does not wait for the disk
+# is only in memory, and a crash undoes it.
 LAZY = {"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
 
 

@@ -1,7 +1,7 @@
 """
 When ASHA's end game begins, and when OneEpoch chooses the trials that it trains to the end.
 
-Each depends on the spent share of the study's limits, and on `num_trials`.
+Both times depend on how much of the study's limits is spent, and on `num_trials`.
 """
 
 import math

@@ -1,7 +1,8 @@
 """
 Best trials, frames and open rungs leave out invalidated trials until an undo.
 
-Until then searchers do not see the values of these trials. A trial that has not ended ends.
+Until the undo, searchers do not see the values of these trials. An invalidation of a trial that
+has not ended also ends the trial.
 """
 
 import math

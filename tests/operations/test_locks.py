@@ -319,7 +319,7 @@ def test_result_that_is_stored_during_a_deletion_is_deleted_too(database, postgr
     change(database, "UPDATE trial SET lease_expires_at = '2000-01-01', suspect_at = '2000-01-01'")
     delete_some_trials, reports = deletion.delete_some_trials, []
 
-    def while_the_attempt_reports(txn, **which):
+    def delete_while_the_attempt_reports(txn, **which):
         """Delete the trial, whose lease has expired, once its attempt begins to store a report."""
         if not reports:
             reports.append(pool.submit(run.report, 0.5))
@@ -332,7 +332,7 @@ def test_result_that_is_stored_during_a_deletion_is_deleted_too(database, postgr
         ThreadPoolExecutor(3) as pool,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(deletion, "delete_some_trials", while_the_attempt_reports)
+        patch.setattr(deletion, "delete_some_trials", delete_while_the_attempt_reports)
         delete(database, run.worker.study)
         reports[0].result(PATIENCE_S)
 

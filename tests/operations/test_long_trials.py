@@ -84,7 +84,7 @@ def report_at_random(run, rng, *, first, n):
 
 
 def two_attempts(database, rng, *, second_begins=15, **overrides):
-    """Run an attempt; begin another, which supersedes its results from `second_begins` on."""
+    """Run an attempt; begin a second, which supersedes results from step `second_begins` on."""
     study = new_study(database, num_trials=1, max_failures=1, **overrides)
     worker = SimulatedWorker(database, study)
     run = worker.take()

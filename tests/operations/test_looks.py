@@ -98,7 +98,7 @@ def test_next_look_notices_that_the_last_trial_has_ended_elsewhere(database):
     assert idle.look().is_done
 
 
-def test_next_look_notices_that_max_concurrent_has_room(database):
+def test_next_look_notices_that_fewer_than_max_concurrent_trials_run(database):
     study = new_study(database, max_concurrent=1)
     run = SimulatedWorker(database, study).ask()
     idle = IdleProcess(database, study)

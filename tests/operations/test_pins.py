@@ -125,7 +125,7 @@ def test_resent_request_returns_the_first_answer_and_changes_nothing(database, s
         assert pin(database, study, 0, first) == 2
 
 
-def test_removed_checkpoints_are_read_of_one_study_and_only_of_trials_after_a_number(
+def test_removed_checkpoints_are_read_for_one_study_and_only_for_trials_after_a_number(
     database, study, saved
 ):
     assert read_removed(database, study, after_number=-1) == ([], None)

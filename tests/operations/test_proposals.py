@@ -178,7 +178,7 @@ def test_every_block_is_stored_once_and_up_to_eight_blocks_ahead(database, monke
     assert due == list(range(BLOCK, 28 * BLOCK))
 
 
-def test_no_proposal_beyond_num_trials_is_stored_ahead(database):
+def test_proposals_stored_ahead_do_not_exceed_num_trials(database):
     study = new_study(database, num_trials=100)
 
     SimulatedWorker(database, study).ask()
@@ -282,7 +282,8 @@ def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database,
     change(database, f"UPDATE study SET next_draw = {last - 10}")
 
     left = []
-    # Only the store of a draw that is a multiple of CLEAN_UP_DRAWS deletes the oldest proposals.
+    # The oldest proposals are deleted only when a draw that is a multiple of CLEAN_UP_DRAWS is
+    # stored.
     for draw in (last + 1, last, 2 * last, 3 * last):
         propose_by_index(database, study, draws=[draw])
         left.append([one for one in draws(database) if one < last])
@@ -294,7 +295,7 @@ def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database,
 
 
 def test_deletion_does_not_look_for_the_oldest_proposals_each_time(database):
-    """While a snapshot is open, the index keeps entries of deleted rows; `min` would read them."""
+    """While a snapshot is open, the index keeps entries of deleted rows; `min` reads them all."""
     study, sent = new_study(database, num_trials=None), []
     database.observer = sent.append
     propose_by_index(database, study, draws=range(BLOCK, 2 * BLOCK))
@@ -395,7 +396,7 @@ def test_ask_that_waited_takes_the_draw_after_the_draws_of_others(
     assert len(sent) == 1
 
 
-def test_ask_without_a_proposal_does_not_queue(clients):
+def test_ask_that_finds_no_proposal_does_not_wait_in_the_queue_of_asks(clients):
     database, rival = clients
     study = new_study(database, num_trials=None)
     claimant = SimulatedWorker(database, study).claimant()

@@ -44,7 +44,7 @@ def look(database, study, *, if_nothing_waits=False, token_="other"):
 
 
 def is_proposed(database, study):
-    """Return a `by_model` for `ask` that fits no model; it tells if the next draw is proposed."""
+    """Return a `by_model` for `ask` that fits no model; it says if the next draw has a proposal."""
 
     def by_model(_if_nothing_waits):
         seen = look(database, study)
@@ -173,7 +173,7 @@ def test_process_that_lost_the_lease_stores_nothing(database, clock, study):
     assert proposer.store_block(database, study, points(0.2), token="b")
 
 
-def test_points_of_trials_and_proposals_are_left_out(database, study):
+def test_points_that_a_trial_or_a_proposal_has_are_not_stored_again(database, study):
     enqueued(database, study, lr=0.1)
     take(database, study, "a")
     proposer.store_block(database, study, points(0.1, 0.2, 0.2, 0.3), token="a")
@@ -195,7 +195,9 @@ def test_block_stays_within_the_budget(database):
     assert len(stored(database, study)) == 2
 
 
-def test_block_has_a_point_for_every_four_running_trials_but_1_to_16_points(database):
+def test_block_has_a_quarter_as_many_points_as_running_trials_but_at_least_1_and_at_most_16(
+    database,
+):
     study = new_study(database, searcher=ModelSearch(), num_trials=100)
     worker = SimulatedWorker(database, study)
     sizes = {}

@@ -148,7 +148,7 @@ def test_waiting_asker_writes_nothing(database, study, asker, timer):
 
 
 @pytest.mark.parametrize(("mean_s", "wait_s"), [(0.0, 1.0), (100.0, 10.0), (6000.0, 60.0)])
-def test_wait_is_a_tenth_of_the_mean_time_of_a_trial_but_1_to_60_s(
+def test_wait_is_a_tenth_of_the_mean_time_of_a_trial_but_at_least_1_s_and_at_most_60_s(
     database, study, timer, mean_s, wait_s
 ):
     asker = Asker(database, study)

@@ -1,4 +1,8 @@
-"""A quota removes the oldest checkpoints, but no pinned one and no unfinished trial's newest."""
+"""
+A quota removes the oldest checkpoints.
+
+It removes neither pinned checkpoints nor the newest checkpoint of a trial that has not ended.
+"""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, new_request, new_study, rows, run_together

@@ -51,7 +51,7 @@ def judged(run, *values, ruled, **more):
     return structs.replace(run.batch(*values, **more), ruled=ruled)
 
 
-def test_result_at_which_a_rule_stops_is_the_last_that_is_stored(database):
+def test_result_at_which_a_rule_stops_the_trial_is_the_last_that_is_stored(database):
     run = under(database).take()
 
     answer = run.send(judged(run, 0.5, 0.4, 0.3, ruled=stopping_at(2)))
@@ -128,7 +128,7 @@ def test_earlier_result_decides_and_at_the_same_result_the_rule_comes_before_the
     assert len(events(database, "stop rule met")) == 1
 
 
-def test_threshold_that_an_earlier_result_meets_decides_instead_of_the_custom_rule(database):
+def test_earlier_result_that_meets_a_threshold_decides_instead_of_the_custom_rule(database):
     run = under(database, *read_rules(["loss>=3"]), RULE).take()
 
     assert run.send(judged(run, 5.0, 0.4, ruled=stopping_at(2))).verdict == BY_RULE

@@ -156,7 +156,7 @@ def test_study_is_not_finished_while_trials_that_were_paused_with_the_study_are_
 
 
 class ClosesTheFirst(BaseScheduler):
-    """Closes a rung again and again, also if no trial has reached it."""
+    """Closes a rung again and again, even if no trial has reached it."""
 
     resumes = True
 
@@ -253,7 +253,7 @@ def test_a_hundred_closed_rungs_with_trials_that_a_person_has_paused_hold_up_no_
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(-1, 0), (0, 0), (2, 2), (3, 3), (2**70, 3)])
-def test_closed_rung_keeps_the_schedulers_number_of_trials_limited_to_those_that_wait(
+def test_closed_rung_keeps_as_many_trials_as_the_scheduler_says_but_only_trials_that_wait(
     database, keep, kept
 ):
     study = study_of(database)

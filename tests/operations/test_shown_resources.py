@@ -89,7 +89,7 @@ def uses(database, study):
 
 @pytest.mark.parametrize("n_changes", [1, 2])
 def test_a_worker_uses_what_its_attempt_holds_until_the_attempt_ends(database, n_changes):
-    """A scheduler may pause a trial and change what it asks for. The attempt then still runs."""
+    """A scheduler may change what a trial asks for while the trial's attempt still runs."""
     study = new_study(database, num_trials=20, searcher=None)
     put(database, study, "gpus=1")
     node = Node(database, study, read_capacity(gpus=4))

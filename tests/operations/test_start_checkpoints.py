@@ -1,7 +1,8 @@
 """
 An enqueued trial begins from another trial's checkpoint, or from an uploaded checkpoint.
 
-The other trial's checkpoint is pinned until the enqueued trial has ended or has found it corrupt.
+The other trial's checkpoint is pinned until the enqueued trial has ended or has found the
+checkpoint corrupt.
 """
 
 from uuid import uuid4
@@ -109,7 +110,7 @@ def test_trial_begins_from_a_checkpoint_of_another_study_and_reads_that_studys_s
     assert (now.checkpoints, now.former_checkpoints) == ("file:///b", ("file:///a",))
 
 
-def test_pinned_source_outlives_its_retention_and_a_discard(database, study, source):
+def test_pinned_source_is_removed_neither_by_retention_nor_by_a_discard(database, study, source):
     begin(database, study, start_of(source))
     for step in (6, 7, 8):
         source.save(source.checkpoint(step=step))
@@ -251,7 +252,7 @@ def test_trial_that_reports_steps_before_its_checkpoint_enters_the_rung_after_it
 
 
 def test_no_upload_begins_in_a_study_that_is_being_deleted(database, study):
-    """A deletion deletes bytes before rows. It would leave bytes that were uploaded in between."""
+    """A deletion deletes bytes before rows; bytes uploaded in between would stay in the store."""
     stop_for_deletion(database, study)
 
     with pytest.raises(NotAllowed, match="is being deleted"):
@@ -317,7 +318,9 @@ def test_study_whose_checkpoint_another_study_needs_is_not_deleted(database, sou
     assert rows(database, "SELECT name FROM study") == [(other.name,)]
 
 
-def test_study_that_is_being_deleted_is_no_source(database, source, study):
+def test_no_trial_begins_from_a_checkpoint_of_a_study_that_is_being_deleted(
+    database, source, study
+):
     source.finish(0.5)
     stop_for_deletion(database, study)
 

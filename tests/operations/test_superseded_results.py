@@ -35,7 +35,7 @@ def first_attempt(worker, *, saved_step=None):
 
 
 def live(worker):
-    """Return the live values by step; check that steps differ, and that the summary fits."""
+    """Return the live values by step; check that steps differ and that the summary is theirs."""
     found = live_results(worker.database, worker.study, 0)
     assert len({result.step for result in found}) == len(found)
     expected = Summary().add(found, worker.study.objective)

@@ -1,8 +1,8 @@
 """
 A worker survives any bytes that a trial's process sends, and runs the next trial.
 
-One message ends the worker: that the host cannot run the trial. The tests do not send it. `report`
-either stores a Python value or refuses it with InvalidReport.
+Only the message that the host cannot run the trial ends the worker; the tests do not send this
+message. `report` either stores a Python value or refuses it with InvalidReport.
 
 `STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py` runs each test for ten
 minutes on each database.

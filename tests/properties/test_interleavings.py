@@ -306,12 +306,12 @@ def prepare(walk, plan, rng):
             walk.do(walk.factory.enqueue())
     if "ask" in plan and not walk.model.is_open:
         walk.do(walk.factory.extend(by=1))
-    prepare_sweeps(walk, plan, rng)
+    prepare_uploads_and_sweeps(walk, plan, rng)
     if "retry" in plan or "reinstate" in plan:
         finish_some(walk, rng)
 
 
-def prepare_sweeps(walk, plan, rng):
+def prepare_uploads_and_sweeps(walk, plan, rng):
     if "enqueue_an_upload" in plan:
         walk.do(walk.factory.begin_upload_of_person())
         if rng.random() < 0.3:

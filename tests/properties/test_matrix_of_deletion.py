@@ -142,7 +142,7 @@ def check_deleted(database, subject, answer, message):
     """
     Check that no row of the study is left, and that late writes of its attempts fail.
 
-    If the deletion was refused, end the attempts and delete the study before.
+    If the deletion was refused, first end the attempts and delete the study.
     """
     study = subject.walk.study
     assert answer in (None, NotAllowed, UnknownStudy), message

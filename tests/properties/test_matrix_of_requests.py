@@ -4,8 +4,8 @@ A person's request for a trial in some state, together with an operation of a wo
 A cell is a request, a state and an operation of `harness.matrix_cells`. On PostgreSQL the request
 and the operation run at the same moment, statement by statement; on SQLite, which has one writer,
 one after the other in both orders. Answers and rows are those of the model, no call ends in a
-deadlock, and the trial obeys the person's last request from the next renewal on. With each
-request in each state, one of the operations runs, so that each request meets each operation.
+deadlock, and the trial obeys the person's last request from the next renewal on. For each request
+and state, one operation runs; over all states, each request meets each operation.
 `STUDYDB_NIGHTLY=1` runs all cells.
 """
 
@@ -96,7 +96,11 @@ def do_in_turn(database, subject, order):
 
 
 def check_that_the_request_is_obeyed(database, subject, request, message):
-    """Check that the trial obeys, or that a renewal tells its attempt or (drain) worker to obey."""
+    """
+    Check that the trial obeys, or that a renewal tells its attempt to obey.
+
+    A drain is a request for the worker: a renewal must tell the worker.
+    """
     with database.begin(write=False) as txn:
         trial = existing_trial(txn, subject.walk.study, subject.number)
     if request in ("stop", "invalidate"):

@@ -103,7 +103,7 @@ def test_save_at_the_quota_keeps_the_sum_exact_and_removes_no_pinned_or_needed_c
     stage, pair
 ):
     database, interleaver = stage
-    # Of these pairs only a few schedules can do harm.
+    # For these pairs, only a few schedules could break a promise.
     are_rare = all(name.startswith("save") for name in pair) or "corrupt first" in pair
     for seed in range(SCHEDULES * (4 if are_rare else 1)):
         rng = Random(f"{pair} {seed}")
@@ -255,7 +255,7 @@ def test_first_quota_of_a_study_counts_the_checkpoints_that_are_kept(stage, name
         assert_counted(database, study, result)
 
 
-def test_checkpoint_is_found_corrupt_while_a_trial_begins_from_it(stage):
+def test_sum_of_sizes_is_exact_if_a_checkpoint_is_found_corrupt_while_a_trial_begins_from_it(stage):
     """The new trial is to begin from a trial that has saved nothing and began from `newest`."""
     database, interleaver = stage
     for seed in range(4 * SCHEDULES):

@@ -96,8 +96,8 @@ MUST_HAPPEN = {
     "send_again",
 }
 """
-Steps and answers that must occur; otherwise the walks have tested too little. For studies with a
-quota, `ROOM` says what must occur; for studies whose trials ask for resources, `SIZED`.
+Steps and answers that must occur; otherwise the walks have tested too little. `ROOM` is the list
+for studies with a quota, and `SIZED` is the list for studies whose trials ask for resources.
 """
 
 
@@ -134,7 +134,7 @@ SIZED = {
 
 
 class StudyMachine(RuleBasedStateMachine):
-    """Takes a random walk; after every step, checks the rows against the model and the promises."""
+    """Takes a random walk; after every step, compares rows with the model and checks promises."""
 
     def __init__(self, database, spec, happened):
         super().__init__()

@@ -63,19 +63,20 @@ def test_ctrl_c_at_any_call_of_a_transaction_leaves_no_lock_and_no_lost_connecti
     nth = 0
     while len(errors) == nth:
         nth += 1
+        # psycopg may raise another error in place of the KeyboardInterrupt.
         try:
             with CtrlC(nth):
                 insert(interrupted)
-        except (KeyboardInterrupt, StorageUnreachable) as error:  # psycopg may replace the first
+        except (KeyboardInterrupt, StorageUnreachable) as error:
             errors.append(error)
 
-        assert rows(interrupted, "SELECT 1") == [(1,)]  # closes what was left
+        assert rows(interrupted, "SELECT 1") == [(1,)]  # closes the interrupted connection
         change(other, "DELETE FROM mark")
         assert not interrupted.connections._in_use
     assert len(errors) > 10
 
 
-def test_block_that_nothing_ended_is_rolled_back_when_it_is_dropped(opened_twice):
+def test_block_that_was_not_ended_is_rolled_back_when_it_is_garbage_collected(opened_twice):
     interrupted, other = opened_twice
     block = TransactionBlock(interrupted, write=True, durable=True, single=False, snapshot=False)
     block.__enter__().raw("INSERT INTO mark VALUES (1)")
@@ -170,7 +171,7 @@ def test_forked_process_can_write_although_a_thread_of_its_parent_was_writing(op
 
 
 def test_connection_that_ctrl_c_left_in_use_is_found_after_its_frame_was_freed(opened_twice):
-    """Python gives the address of the freed frame to the next call of the same function."""
+    """Python gives a freed frame's address to the next call, so the address identifies no call."""
     interrupted, _ = opened_twice
     is_done, nth = False, 0
     while not is_done:

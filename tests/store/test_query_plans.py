@@ -111,7 +111,7 @@ OF_EACH_TRIAL = (
     "signs",
     "earlier send",
 )
-"""Frequent statements. A connection that planned them for empty tables keeps these plans."""
+"""Frequent statements. A connection that planned one while the tables were empty keeps the plan."""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 
