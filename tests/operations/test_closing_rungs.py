@@ -364,12 +364,8 @@ def test_trial_that_a_person_has_paused_is_not_kept_instead_of_another_trial(
         ((0.3, 0.2, 0.1), [0], 1, [2]),  # trial 0 is worse than trial 2, which is kept
         ((0.2, 0.2, 0.3), [1], 1, [0]),  # of equal trials, the first is the better
         ((0.2, 0.2, 0.3), [0], 1, [0, 1]),
-        (
-            (0.1, 0.2, 0.3),
-            [0, 2],
-            2,
-            [0, 1],
-        ),  # trial 1 is kept, and so is trial 0, the better of the paused trials
+        # Trial 1 is kept, and so is trial 0, the better of the paused trials.
+        ((0.1, 0.2, 0.3), [0, 2], 2, [0, 1]),
         ((0.1, 0.2, 0.3), [0, 1], 2, [0, 1, 2]),  # trial 2 is kept; the paused trials are better
         ((0.3, 0.2, 0.1), [0, 1, 2], 1, [2]),
         ((0.3, 0.2, 0.1), [0, 1, 2], 9, [0, 1, 2]),

@@ -88,9 +88,8 @@ def test_decision_on_a_rung_that_another_trial_has_entered_meanwhile_is_not_stor
     second.report(0.9)
     Hook.act = lambda: second.report(0.1)
 
-    answer = first.report(
-        0.5
-    )  # at first the scheduler sees an empty rung, and would let the trial go on
+    # At first the scheduler sees an empty rung, and would let the trial go on.
+    answer = first.report(0.5)
 
     assert answer.verdict.reason is Reason.EARLY_STOPPED
     assert entries(database, worker.study) == [(0.1, "CONTINUE"), (0.5, "STOP")]
@@ -214,9 +213,8 @@ def test_decision_to_go_on_cannot_change_resources(database):
 def test_decision_that_needs_a_65th_resource_class_pauses_the_study_and_keeps_the_result(database):
     worker = worker_under(database, Growing(), num_trials=100)
     run = worker.take()
-    for gpus in range(
-        2, 2 + resource_classes.MOST - 1
-    ):  # with class "", as many classes as a study may have
+    # With class "", the study then has as many classes as a study may have.
+    for gpus in range(2, 2 + resource_classes.MOST - 1):
         enqueue(database, worker.study, {}, new_request(), resources=Resources(gpus=gpus))
 
     assert run.report(0.5, 0.4).verdict.action is Action.PAUSE

@@ -117,10 +117,8 @@ def test_patience_counts_results_in_a_row_over_all_trials(database):
     worker = under(database, Plateau("loss", top=2, patience=3), mode=Mode.MAX)
     first, second = worker.take(), worker.take()
 
-    verdicts = [
-        first.report(0.5).verdict,
-        second.report(0.5).verdict,
-    ]  # the two best values are alike: 1 result in a row
+    # The comments count the results in a row after which the two best values are alike.
+    verdicts = [first.report(0.5).verdict, second.report(0.5).verdict]  # 1
     verdicts.append(first.report(0.4).verdict)  # 2
     verdicts.append(second.report(0.9).verdict)  # no plateau: 0
     verdicts.append(first.report(0.9).verdict)  # 1

@@ -228,7 +228,7 @@ def test_trial_enters_only_the_rungs_above_its_checkpoint(database):
     assert entered == [(3,)]
 
 
-def test_trial_that_reports_steps_before_its_checkpoint_enters_the_rung_after_its_first_report(
+def test_trial_that_reports_a_step_before_its_checkpoint_enters_the_next_rung_above_this_step(
     database,
 ):
     study = new_study(

@@ -35,7 +35,7 @@ def first_attempt(worker, *, saved_step=None):
 
 
 def live(worker):
-    """Return the live values by step; check that steps differ and that the summary is theirs."""
+    """Return live values by step; check that no step is repeated, and check the stored summary."""
     found = live_results(worker.database, worker.study, 0)
     assert len({result.step for result in found}) == len(found)
     expected = Summary().add(found, worker.study.objective)
