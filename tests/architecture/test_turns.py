@@ -10,7 +10,7 @@ def cases(test, *sizes):
     return {Case(test, database, place) for place in places for database in DATABASES}
 
 
-def test_of_several_cases_each_runs_on_one_database_and_each_value_of_a_parameter_on_both():
+def test_each_of_several_cases_runs_on_one_database_and_each_value_of_a_parameter_on_both():
     every = cases("several", 3, 4)
 
     kept = every - left_out(every)

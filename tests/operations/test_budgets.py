@@ -179,7 +179,7 @@ def test_proposal_after_the_last_point_of_the_grid_is_not_used(database):
     assert worker.ask() is None
 
 
-def test_enqueue_refused_because_of_num_trials_suggests_extend_and_changes_nothing(database):
+def test_error_of_an_enqueue_past_num_trials_suggests_extend_and_nothing_changes(database):
     study = new_study(database, name="full", num_trials=1)
     enqueued(database, study)
     message = r"has its 1 trial already.*studydb extend full --trials"

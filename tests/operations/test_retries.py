@@ -77,7 +77,7 @@ def test_new_checkpoint_restarts_the_count_of_uncounted_failures_in_a_row(databa
     assert fail(clock, worker).state is State.PENDING
 
 
-def test_failures_of_another_kind_between_uncounted_ones_count(database, clock):
+def test_failures_of_another_kind_count_even_between_uncounted_failures(database, clock):
     worker = under(database, max_failures=1)
     other = failure_of(KeyError("x"))
 

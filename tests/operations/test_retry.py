@@ -270,7 +270,7 @@ def count_of_pins(monkeypatch):
     return locked, before
 
 
-def test_checkpoints_are_locked_by_ascending_id_also_if_the_newest_was_removed(
+def test_checkpoints_are_locked_by_ascending_id_even_if_the_newest_was_removed(
     database, study, count_of_pins
 ):
     worker = SimulatedWorker(database, study)

@@ -1,5 +1,5 @@
 """
-A stored report with `done=True` completes its trial, also if the attempt is lost afterwards.
+A stored report with `done=True` completes its trial, even if the attempt is lost afterwards.
 
 If this report meets a stop rule, the rule stops the trial instead.
 """

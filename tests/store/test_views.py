@@ -143,14 +143,14 @@ def test_v_result_shows_exactly_the_live_results(database, study):
     assert first == [(1, 1), (2, 1), (3, 2)]
 
 
-def test_column_metrics_has_the_study_metric_even_if_nothing_else_was_reported(database, study):
+def test_metrics_column_has_the_study_metric_even_if_nothing_else_was_reported(database, study):
     (row,) = [row for row in view(database, "v_result") if row["number"] == 2]
 
     assert math.isnan(as_json(row["metrics"])["loss"])
 
 
 @pytest.mark.parametrize("value", [0.1 + 0.2, 1e300, -5e-324, 123456789.123456789, 0.0, 1.0, -2.5])
-def test_value_in_the_column_metrics_has_all_its_digits(database, value):
+def test_value_in_the_metrics_column_has_all_its_digits(database, value):
     SimulatedWorker(database, new_study(database)).ask().report(value)
 
     (row,) = view(database, "v_result")
