@@ -1,5 +1,6 @@
 """Describe a function or class for workers: by import path if they can import it, else by value."""
 
+import functools
 import inspect
 import json
 import os
@@ -205,24 +206,34 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     function may refer to any of these modules. A module that a worker cannot import is pickled with
     the function.
     """
-    libraries = {
-        os.path.realpath(path)
-        for path in (
-            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-            site.getusersitepackages(),
-        )
-    }
     home = getattr(function, "__module__", None)
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         if not file or name.startswith("__") or getattr(module, "__name__", None) != name:
             continue
-        installed = any(
-            str(parent) in libraries or parent.name in _LIBRARY_FOLDERS
-            for parent in Path(os.path.realpath(file)).parents
-        )
-        if name == home or not (installed or name.partition(".")[0] == "studydb"):
+        if name == home or not (name.partition(".")[0] == "studydb" or _is_installed(file)):
             yield module
+
+
+@functools.cache
+def _is_installed(file: str) -> bool:
+    """Whether a loaded module's file belongs to Python or to an installed library."""
+    libraries = _library_folders()
+    return any(
+        str(parent) in libraries or parent.name in _LIBRARY_FOLDERS
+        for parent in Path(os.path.realpath(file)).parents
+    )
+
+
+@functools.cache
+def _library_folders() -> frozenset[str]:
+    return frozenset(
+        os.path.realpath(path)
+        for path in (
+            *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+            site.getusersitepackages(),
+        )
+    )
 
 
 def _not_importable(own: Mapping[str, ModuleType], not_found: set[str]) -> dict[str, ModuleType]:

@@ -2,39 +2,46 @@
 Chooses the cases that the default suite runs on only one of the two databases.
 
 The tests in `FOLDERS` do not test SQL; the folders `store` and `operations` test the SQL on both
-databases. So if a test in `FOLDERS` has several cases, and no guard or row of rows.md names the
-test, the cases take turns: one runs on SQLite, the next on PostgreSQL. If a test has two
-parameters, each value of each parameter meets both databases. The cases of `LONG_TESTS` take turns,
-too. The fixture `sqlite_alone` runs tests on SQLite only.
+databases. So unless a row of rows.md names a test in `FOLDERS`, the tests of its file and the cases
+of each test take turns: one runs on SQLite, the next on PostgreSQL. If a test has two parameters,
+each value of each parameter meets both databases. The cases of `LONG_TESTS` take turns, too. The
+fixture `sqlite_alone` runs tests on SQLite only.
+
+No case is left out if an argument of pytest names a single test, or if `scripts/mutations` has
+removed a guard.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 FOLDERS = ("conformance", "integrations", "worker")
 LONG_TESTS = ("test_study_machine.py",)
-"""
-Files whose cases take turns although guards and rows of rows.md name their tests, because these
-tests take long. No case is left out if an argument of pytest names a single test, as in most runs
-of `scripts/mutations`.
-"""
+"""Files whose cases take turns although rows of rows.md name their tests, which take long."""
 
-GUARDS = Path(__file__).parents[2] / "scripts" / "guards"
 DATABASES = ("sqlite", "postgresql")
 DATABASE = "storage_url"
 
 
-Seen = dict[tuple[str, tuple[str, ...]], dict[tuple[int, ...], int]]
-"""For each test and group of parameters: the position of each tuple of values, by their `id()`."""
+Seen = dict[tuple[str, tuple[str, ...]], dict[object, int]]
+"""
+The positions of the tests of each file, by name; and for each test and group of parameters, the
+positions of the tuples of values, by the values' `id()`.
+"""
 
 
 class Case(NamedTuple):
-    """A case of a test: its database, and the positions of the values of its other parameters."""
+    """
+    A case of a test.
+
+    Attributes:
+        test: The names of the file and of the test.
+        database: The database on which the case runs.
+        positions: The position of the test in its file, and of the values of its other parameters.
+    """
 
     test: str
     database: str
@@ -42,16 +49,12 @@ class Case(NamedTuple):
 
 
 def left_out(cases: Iterable[Case]) -> set[Case]:
-    """Choose the cases to leave out, so that the cases of a test run on the databases by turns."""
-    of_tests: dict[str, list[Case]] = defaultdict(list)
-    for case in cases:
-        of_tests[case.test].append(case)
+    """Choose the cases to leave out, so that tests and cases run on the databases by turns."""
+    every = set(cases)
     return {
         case
-        for of_test in of_tests.values()
-        if len({case.positions for case in of_test}) > 1
-        for case in of_test
-        if {(case.test, other, case.positions) for other in DATABASES} <= set(of_test)
+        for case in every
+        if {case._replace(database=other) for other in DATABASES} <= every
         and DATABASES[sum(case.positions) % 2] != case.database
     }
 
@@ -60,41 +63,30 @@ def left_out_by_turns(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """
     Find the cases to leave out.
 
-    A test that a guard or a row of rows.md names runs all cases, unless `LONG_TESTS` has its file.
+    A test that a row of rows.md names runs all cases, unless `LONG_TESTS` has its file.
     """
-    guarding = _named_by_guards()
     seen: Seen = defaultdict(dict)
-    cases = {item: case for item in items if (case := _case(item, guarding, seen)) is not None}
+    cases = {item: case for item in items if (case := _case(item, seen)) is not None}
     dropped = left_out(cases.values())
     return {item for item, case in cases.items() if case in dropped}
 
 
-def _named_by_guards() -> set[str]:
-    texts = [path.read_text() for path in GUARDS.glob("*.toml")]
-    return {name for text in texts for name in re.findall(r'"(test_\w+\.py(?:::\w+)?)"', text)}
-
-
-def _may_take_turns(item: pytest.Item, test: str, guarding: set[str]) -> bool:
-    return (
-        item.path.parent.name in FOLDERS
-        and not item.get_closest_marker("row")
-        and not {test, item.path.name} & guarding
+def _may_take_turns(item: pytest.Item) -> bool:
+    return item.path.name in LONG_TESTS or (
+        item.path.parent.name in FOLDERS and not item.get_closest_marker("row")
     )
 
 
-def _case(item: pytest.Item, guarding: set[str], seen: Seen) -> Case | None:
+def _case(item: pytest.Item, seen: Seen) -> Case | None:
     call = getattr(item, "callspec", None)
-    test = f"{item.path.name}::{getattr(item, 'originalname', '')}"
-    if (
-        call is None
-        or call.params.get(DATABASE) not in DATABASES
-        or not (item.path.name in LONG_TESTS or _may_take_turns(item, test, guarding))
-    ):
+    if call is None or call.params.get(DATABASE) not in DATABASES or not _may_take_turns(item):
         return None
+    test = f"{item.path.name}::{getattr(item, 'originalname', '')}"
+    of_file = seen[item.path.name, ()]
     marked = [mark.args[0] for mark in item.iter_markers("parametrize")]
     groups = [re.findall(r"\w+", one) if isinstance(one, str) else [*one] for one in marked]
     groups += [[name] for name in call.params if not any(name in group for group in groups)]
-    positions = []
+    positions = [of_file.setdefault(test, len(of_file))]
     for names in groups:
         if names != [DATABASE]:
             known = seen[test, tuple(names)]

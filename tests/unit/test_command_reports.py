@@ -215,7 +215,7 @@ def test_unpicklable_checkpoint_from_a_python_command_raises_the_same_error_as_i
 
 
 def test_output_without_a_line_end_takes_time_in_proportion_to_its_length():
-    lines, piece = ReportLines(), b"." * 64
+    lines, piece = ReportLines(), b"." * 1024
     joined = 0
     for _ in range(LINE_BYTES // len(piece)):
         assert list(lines.feed(piece)) == []

@@ -30,6 +30,7 @@ DICTS = [
     ({"min": 0, "max": 1}, "lr=uniform(0, 1)"),
     ({"low": 1e-4, "high": 1, "log": True}, "lr=loguniform(0.0001, 1)"),
 ]
+DIGITS = "1" * 100_000
 OTHER_TEXTS = [
     *("adam", "resnet(50)", "f(x)", "1.0", "2024-01-01", "a..b", "../data", "10:30", "a to b"),
     *("uniform", "choice", "x1..x2", "[a, b]", ""),
@@ -53,6 +54,12 @@ def test_lookalike_given_to_constant_is_kept_and_round_trips_as_json(value):
 
 @pytest.mark.parametrize("value", OTHER_TEXTS)
 def test_text_that_is_no_lookalike_is_a_constant(value):
+    assert Space.read({"x": value}).constants == {"x": value}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("value", [DIGITS, f"[{DIGITS}", "1" + " " * len(DIGITS)], ids=len)
+def test_long_text_takes_time_in_proportion_to_its_length(value):
     assert Space.read({"x": value}).constants == {"x": value}
 
 

@@ -22,10 +22,11 @@ LONGEST_SHOWN = 80
 _CALL = re.compile(
     r"\s*(?:[A-Za-z_]\w*\.)*(?P<name>[A-Za-z_]\w*)\s*\((?P<arguments>.*)\)\s*", re.DOTALL
 )
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_SEPARATOR = r"(?:\.\.\.?|\N{HORIZONTAL ELLIPSIS}|\s+(?:to|-)\s+)"
-_RANGE = re.compile(rf"\s*(?P<lower>{_NUMBER})\s*{_SEPARATOR}\s*(?P<upper>{_NUMBER})\s*")
-_PAIR = re.compile(rf"\s*[\[(]\s*(?P<lower>{_NUMBER})\s*,\s*(?P<upper>{_NUMBER})\s*[\])]\s*")
+# With possessive quantifiers (`++`, `*+`), a match takes time in proportion to the text's length.
+_NUMBER = r"[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
+_SEPARATOR = r"(?:\s*+(?:\.\.\.?|\N{HORIZONTAL ELLIPSIS})\s*+|\s++(?:to|-)\s++)"
+_RANGE = re.compile(rf"\s*+(?P<lower>{_NUMBER}){_SEPARATOR}(?P<upper>{_NUMBER})\s*+")
+_PAIR = re.compile(rf"\s*+[\[(]\s*+(?P<lower>{_NUMBER})\s*+,\s*+(?P<upper>{_NUMBER})\s*+[\])]\s*+")
 
 _KIND_KEYS = ("type", "_type", "distribution", "dist", "name", "sampler", "$type")
 _BOUNDS = (("lower", "upper"), ("low", "high"), ("min", "max"), ("lo", "hi"))
