@@ -47,7 +47,7 @@ def load_text(load: Load) -> str:
 
 
 def trial_fit_texts(fit: TrialFit | None) -> list[str]:
-    """Say on the page of a PENDING trial that it fits no live worker; return [] if it fits one."""
+    """Say that a PENDING trial fits no live worker; return [] if there is nothing to say."""
     if fit is None or fit.misfit is None:
         return []
     return [misfit_text(fit.misfit, fit.offers)]

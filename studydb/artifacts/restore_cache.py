@@ -203,7 +203,7 @@ class RestoreCache:
 
 
 def _key_of_directory(digest: str, url: str) -> str:
-    """Compute a key from the digest and the parts of the URL that do not change with the store."""
+    """Compute a key from the digest and the parts of the URL that stay if the store is moved."""
     return digest_of("/".join((digest, *(parts_of(url) or ()))).encode())
 
 

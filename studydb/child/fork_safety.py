@@ -135,7 +135,7 @@ def has_initialized_cuda() -> bool:
 
 
 def _device_count_status(path: str) -> int | None:
-    """Call cuDeviceGetCount of the loaded library; return its status, or None if the call fails."""
+    """Return the status of cuDeviceGetCount of the loaded library; None if it cannot be called."""
     try:
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
         status: int = library.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))

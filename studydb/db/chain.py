@@ -2,8 +2,8 @@
 Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
 A single statement needs no BEGIN and no COMMIT, so it costs one round trip. Inside a transaction
-block, too, it costs less than several statements. SQLite does not allow CTEs that write. SQLite
-runs in the process, so a single statement would save no round trip.
+block, too, it costs less than several statements. The CTEs of such a statement write, which SQLite
+does not allow. SQLite runs in the process, so a single statement would save no round trip.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

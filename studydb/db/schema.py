@@ -403,7 +403,8 @@ upload = table_with_id(
 """
 The uuid of a checkpoint whose bytes may exist in a store, although the checkpoint's row does not.
 The upload's row is inserted before the first byte is written. The transaction that inserts the
-checkpoint's row deletes it. If no process will finish the upload, it is deleted after the bytes.
+checkpoint's row deletes the upload's row. If no process will finish the upload, the bytes are
+deleted first, and then the upload's row.
 """
 
 add_checks(upload, uuid=UUID)

@@ -392,7 +392,7 @@ def _lacking(asked: Resources, offer: Capacity) -> list[str]:
 
 
 def misspelling_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
-    """Suggest an offered name for a resource of a request that no worker offers; "" without one."""
+    """Suggest an offered name for a requested resource that no worker offers; else return ""."""
     offered = {name for one in offers for name in one.amounts}
     unknown = [name for name in asked.amounts if name not in offered]
     return did_you_mean(unknown[0], offered) if unknown else ""

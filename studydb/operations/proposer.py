@@ -26,9 +26,10 @@ RUNNING_PER_POINT = 4
 
 MOST_BY_INDEX = 512
 """
-A worker that has waited long enough for a model stores one point by index. It stores none if this
-many draws, from the draw for which it has waited on, have proposals by then. With a lower limit,
-hundreds of workers would compete for a few draws, and each would look, store and ask repeatedly.
+A worker that has waited long enough for a model stores one point by index. It stores none if by
+then this many draws have proposals, beginning with the draw for which the worker has waited. With a
+lower limit, hundreds of workers would compete for a few draws, and each would look, store and ask
+repeatedly.
 """
 
 RECENT_TRIALS = 64

@@ -197,7 +197,7 @@ class Held(Struct, frozen=True):
 
     @property
     def refuses_results(self) -> bool:
-        """Whether the verdict makes later results be dropped; see `Verdict`."""
+        """Whether results after the stored verdict are dropped; False without a verdict."""
         return self.verdict is not None and self.verdict.refuses_results
 
     @property

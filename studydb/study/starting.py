@@ -71,7 +71,8 @@ class Starting(Struct, frozen=True):
         """
         Find the checkpoint, or upload a dict or the files of a path.
 
-        If the block raises an error after which no trial can be stored, the upload is deleted.
+        If the block raises a StudydbError other than a StorageError, the upload is deleted. After a
+        StorageError the trial may be stored.
 
         Args:
             step: The last step that an uploaded checkpoint contains; 0 for any other checkpoint.

@@ -545,7 +545,7 @@ class Attempt:
             )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
-        """Keep the child for the next trial, or kill it: after the grace if it has sent `Ended`."""
+        """Keep the child for the next trial, or end it: after `Ended` it may first exit itself."""
         child, ended = started.child, self._progress.ended
         if ended is not None and self._may_keep(ended):
             output.settle()

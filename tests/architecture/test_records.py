@@ -1,4 +1,4 @@
-"""Records of the package are defined as their base class demands."""
+"""Defaults of the package's msgspec structs are not made by `dataclasses.field`."""
 
 import dataclasses
 import importlib

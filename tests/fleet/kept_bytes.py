@@ -20,7 +20,7 @@ _DEPTH = 4
 
 def wrong_bytes(study: studydb.Study, store: "FaultyStore | None" = None) -> list[str]:
     """
-    Delete checkpoints and uploads that crashes have left; then return the violations.
+    Delete what crashes have left; compare the store with the rows; return the violations.
 
     Args:
         store: The S3 server of the study; None if a directory or the database keeps checkpoints.

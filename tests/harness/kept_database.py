@@ -66,7 +66,7 @@ class KeptDatabase:
         return self._url
 
     def opened(self) -> Database:
-        """Set the attributes of `Database` to those of a new one; return the database."""
+        """Return the database, after giving it the attributes of a new `Database`."""
         vars(self._database).update(self._attributes)
         return self._database
 

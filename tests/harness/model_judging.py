@@ -206,7 +206,7 @@ class ModelJudge:
         return None
 
     def candidates(self, paused: Container[int]) -> list[tuple[RungId, dict[str, Any]]]:
-        """The best trial of `paused` that waits at each rung, highest rung first; not if its score is inf."""
+        """For each rung, highest first: the best waiting trial of `paused`, unless its score is inf."""
         found = []
         for rung_id, rung in sorted(self.rungs.items(), reverse=True):
             best = next((one for one in rung.waiting if one["number"] in paused), None)

@@ -42,8 +42,8 @@ class ModelSpending:
         """
         Add the running time of trials until now, and the steps and cost of stored results.
 
-        A sum that no limit needs is not kept. For the time since the last call, at most the length
-        of its lease is added for each trial.
+        A sum that no limit needs is not kept. For the time since a trial was last counted,
+        at most the length of the trial's lease is added.
         """
         for trial in trials if self._has_time_limit else ():
             began = trial.attempts[-1].started_at

@@ -1,14 +1,14 @@
 """
 Chooses the cases that the default suite runs on only one of the two databases.
 
-The tests in `FOLDERS` do not test SQL; the folders `store` and `operations` test the SQL on both
-databases. So unless a row of rows.md names a test in `FOLDERS`, the tests of its file and the cases
-of each test take turns: one runs on SQLite, the next on PostgreSQL. If a test has two parameters,
-each value of each parameter meets both databases. The cases of `LONG_TESTS` take turns, too. The
-fixture `sqlite_alone` runs tests on SQLite only.
+The folders `store` and `operations` test the SQL on both databases, and most tests in `FOLDERS` test
+no other SQL. So the tests of a file in `FOLDERS`, and the cases of each test, take turns: one runs
+on SQLite, the next on PostgreSQL. If a test has two parameters, each value of each parameter meets
+both databases. A test with the marker `each_database` or `row` runs on both databases. The cases of
+`LONG_TESTS` take turns in any case. The fixture `sqlite_alone` runs tests on SQLite only.
 
-No case is left out if an argument of pytest names a single test, or if `scripts/mutations` has
-removed a guard.
+No case is left out if an argument of pytest names a single test, or if STUDYDB_EVERY_CASE is 1;
+`scripts/mutations` sets this variable.
 """
 
 import re
@@ -60,11 +60,7 @@ def left_out(cases: Iterable[Case]) -> set[Case]:
 
 
 def left_out_by_turns(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """
-    Find the cases to leave out.
-
-    A test that a row of rows.md names runs all cases, unless `LONG_TESTS` has its file.
-    """
+    """Find the cases to leave out."""
     seen: Seen = defaultdict(dict)
     cases = {item: case for item in items if (case := _case(item, seen)) is not None}
     dropped = left_out(cases.values())
@@ -73,7 +69,8 @@ def left_out_by_turns(items: Sequence[pytest.Item]) -> set[pytest.Item]:
 
 def _may_take_turns(item: pytest.Item) -> bool:
     return item.path.name in LONG_TESTS or (
-        item.path.parent.name in FOLDERS and not item.get_closest_marker("row")
+        item.path.parent.name in FOLDERS
+        and not any(map(item.get_closest_marker, ("each_database", "row")))
     )
 
 

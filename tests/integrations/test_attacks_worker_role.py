@@ -24,6 +24,8 @@ from studydb.db.role_script import Roles
 from studydb.db.schema import attempt, checkpoint
 from studydb.domain.roles import Role
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def attacker_url(storage_url):

@@ -16,6 +16,8 @@ from studydb.db import connect
 from studydb.domain.errors import LeaseLost
 from studydb.operations.report import report
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def copy_database(database, storage_url, request):

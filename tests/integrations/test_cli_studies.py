@@ -20,6 +20,7 @@ from studydb.schedulers import ASHA
 SPACE = Space.read({"lr": loguniform(1e-4, 1.0), "net": {"act": choice(["relu", "tanh"])}})
 
 
+@pytest.mark.each_database
 def test_create_stores_its_options_and_suggests_the_next_commands(console, database, here):
     (here / "space.json").write_text(json.dumps({"net": {"act": {"$": "choice(relu, tanh)"}}}))
 

@@ -18,6 +18,9 @@ from studydb.domain.space.search_space import Space, choice, loguniform, randint
 from studydb.operations import pages
 from studydb.store import view_rows
 
+pytestmark = pytest.mark.each_database
+
+
 SPACE = Space.read(
     {
         "lr": loguniform(1e-4, 1.0),

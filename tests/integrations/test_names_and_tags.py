@@ -185,6 +185,7 @@ def test_duplicate_request_with_a_name_returns_the_trial_that_the_first_send_mad
     assert arrange.dump(database) == before
 
 
+@pytest.mark.each_database
 def test_name_of_a_trial_that_a_worker_has_inserted_by_sql_is_refused(study, database, monkeypatch):
     """A login with the worker role may insert trials without the lock that an enqueue takes."""
     named = trials.named

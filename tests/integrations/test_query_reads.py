@@ -89,6 +89,7 @@ def test_query_prints_the_rows_of_a_reading_statement(console, study, sql):
     assert console("query", sql).lines == ["name", "digits"]
 
 
+@pytest.mark.each_database
 def test_query_accepts_explain_values_show_and_table(console, database, study):
     for sql in ("EXPLAIN SELECT * FROM study", "VALUES (1), (2)"):
         assert len(console("query", sql).lines) > 1

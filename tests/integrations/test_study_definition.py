@@ -93,6 +93,7 @@ def test_create_prints_the_space_with_one_line_per_parameter(console):
     assert ran.lines[1:3] == ["  net/lr  loguniform(0.0001, 1.0)", "  epochs  27  (constant)"]
 
 
+@pytest.mark.each_database
 def test_show_prints_the_definition_of_a_study(console, database):
     console(
         *(*CREATE, *TRAINABLE, "--param", "lr=loguniform(1e-4, 1)", "--num-trials", "60"),

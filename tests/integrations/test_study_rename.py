@@ -131,6 +131,7 @@ def test_run_of_a_handle_that_was_opened_before_a_rename_runs_the_same_study(
     assert namesake.counts.pending == namesake.counts.terminated == 0
 
 
+@pytest.mark.each_database
 def test_only_one_of_two_concurrent_renames_to_one_name_succeeds(database):
     studies = [arrange.new_study(database, name=name) for name in ("one", "two")]
 

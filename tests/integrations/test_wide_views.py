@@ -21,6 +21,9 @@ from studydb.domain.space import search_space
 from studydb.domain.space.search_space import Space, choice, loguniform
 from studydb.operations.rename import rename
 
+pytestmark = pytest.mark.each_database
+
+
 NAMES = ["it's", 'so "quoted"', "100%", "ä", "select", "a b", r"back\slash", ":bind", "* x *"]
 METRICS = [*NAMES, "/* x */", "val/acc", "new\nline"]
 

@@ -54,7 +54,7 @@ def kept_postgres(postgres_server, postgres_template, administration):
 
 @pytest.fixture
 def postgres_url(kept_postgres):
-    """The URL of a database that all tests of this process use in turn; it has no rows now."""
+    """The URL of a database that tests of this process use in turn; it has no rows now."""
     return kept_postgres.url()
 
 

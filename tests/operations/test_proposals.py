@@ -295,7 +295,7 @@ def test_deletion_of_many_taken_proposals_is_bounded_and_goes_on_later(database,
 
 
 def test_deletion_does_not_look_for_the_oldest_proposals_each_time(database):
-    """While a snapshot is open, the index keeps entries of deleted rows; `min` reads them all."""
+    """While a snapshot is open, the index keeps entries of deleted rows; `min` would read them all."""
     study, sent = new_study(database, num_trials=None), []
     database.observer = sent.append
     propose_by_index(database, study, draws=range(BLOCK, 2 * BLOCK))

@@ -102,7 +102,9 @@ def test_study_with_num_trials_makes_all_trials_and_its_end_game_takes_at_most_i
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_trial_is_trained_to_max_t_even_if_the_share_of_the_end_game_is_too_small(seed, n):
+def test_one_trial_is_trained_to_max_t_even_if_the_share_of_the_end_game_is_too_small_for_it(
+    seed, n
+):
     executor = executor_of(seed, end_game=0.01, num_trials=n)
 
     executor.run(workers=4)

@@ -1,4 +1,4 @@
-"""The first line of a script: Windows line ends are refused, and why a script does not start."""
+"""The first line of a script: Windows line ends are refused; an error says why it does not start."""
 
 import pytest
 

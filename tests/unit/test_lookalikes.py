@@ -59,7 +59,7 @@ def test_text_that_is_no_lookalike_is_a_constant(value):
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("value", [DIGITS, f"[{DIGITS}", "1" + " " * len(DIGITS)], ids=len)
-def test_long_text_takes_time_in_proportion_to_its_length(value):
+def test_text_of_100_000_characters_is_found_to_be_a_constant_within_a_minute(value):
     assert Space.read({"x": value}).constants == {"x": value}
 
 

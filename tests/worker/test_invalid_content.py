@@ -106,6 +106,7 @@ def test_failure_with_long_or_unusual_text_is_stored_within_the_limits(supervise
         assert "\0" not in found
 
 
+@pytest.mark.each_database
 def test_trial_completes_if_the_sum_of_its_values_exceeds_the_largest_double(supervised, database):
     largest = sys.float_info.max
     script = reported(1, largest) + reported(2, largest) + COMPLETED

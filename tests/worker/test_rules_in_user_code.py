@@ -531,6 +531,7 @@ def test_own_loop_ends_its_trial_after_a_rule_fails_and_the_next_ask_waits_for_t
     study.close()
 
 
+@pytest.mark.each_database
 def test_rule_with_a_large_option_matches_its_signed_code_on_either_database(storage_url):
     """PostgreSQL returns the double 1e30 as the integer 10**30, which is another number."""
     study = study_of_an_own_loop(storage_url, "stopping:TooSlow(limit=1e30)")

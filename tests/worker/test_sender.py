@@ -189,7 +189,7 @@ def test_sender_whose_answer_cannot_be_read_is_killed_and_replaced(monkeypatch, 
     one.start()
     first = one._process
 
-    with pytest.raises(CheckpointError, match="for step 1 that can be read, and was killed"):
+    with pytest.raises(CheckpointError, match="no readable answer for step 1, and was killed"):
         one.save(tmp_path, step=1, upload=Upload(str(uuid.uuid4()), "s3://bucket"))
 
     assert first.wait(10.0) == -signal.SIGKILL
