@@ -301,7 +301,8 @@ def prepare(walk, plan, rng):
         walk.take_a_trial(rng)
     if "claim" in plan and rng.random() < 0.8:
         walk.do(walk.factory.set_status(Status.RUNNING))
-        while len(walk.model.runnable) < rng.randint(1, 2):
+        # A study that a limit has stopped stays so; none of its new trials is runnable.
+        for _ in range(rng.randint(1, 2) - len(walk.model.runnable)):
             walk.do(walk.factory.extend(by=1))
             walk.do(walk.factory.enqueue())
     if "ask" in plan and not walk.model.is_open:

@@ -148,10 +148,12 @@ def test_worker_kills_processes_left_by_a_killed_worker_and_fork_server_but_none
     worker.kill()
     eventually(lambda: set(worker.names().values()) == {"sleep"})
 
-    stage.start()
+    third = stage.start()
 
     eventually(lambda: not worker.processes(), 5.0)
-    assert all(psutil.pid_exists(pid) for pid in of_living)
+    third.send(signal.SIGTERM)
+    assert third.exit_code(20.0) == 143  # by now a process that it has killed has ended
+    assert [psutil.Process(pid).status() for pid in of_living] == [psutil.STATUS_SLEEPING] * 2
 
 
 def test_command_that_ignores_sigterm_is_killed_after_the_grace(stage, script, create):
