@@ -190,7 +190,7 @@ def _load(counters: idle_workers.Counters, looking: Any, plan: Plan) -> tuple[fl
 
 
 def _cpu_s(looking: Any) -> float | None:
-    """CPU seconds of this database's backends; None if /proc lacks one, as on another host."""
+    """CPU seconds of the database's backends; None if one is not in this host's /proc."""
     with suppress(FileNotFoundError):
         used = [Path(f"/proc/{pid}/schedstat").read_text() for (pid,) in looking.execute(BACKENDS)]
         return sum(int(text.split()[0]) for text in used) / NS

@@ -46,7 +46,7 @@ def export_checkpoint(
     storage: Storage,
 ) -> None:
     """
-    Copy a checkpoint of TRIAL of NAME to a new folder DIR; by default the newest checkpoint.
+    Copy a checkpoint of trial TRIAL of study NAME to a new folder DIR; by default the newest.
 
     A directory is copied as it was saved. A dict becomes DIR/checkpoint.pkl. Python's pickle.load
     reads that file if the classes of the values can be imported. A checkpoint that no key of yours
@@ -85,7 +85,7 @@ def export_model(
     storage: Storage,
 ) -> int:
     """
-    Let the trainable of NAME write its model to a new folder DIR, from a checkpoint of TRIAL.
+    Let the trainable of study NAME write its model to a folder DIR, from a checkpoint of TRIAL.
 
     By default, the newest checkpoint is used. A trainable that is a class needs a method
     export_model(self, directory); one that is a function needs an attribute export_model, which is

@@ -40,7 +40,7 @@ def logs(
     *, name: str, trial: int | str, follow: bool, attempt: int | None, storage: Storage
 ) -> None:
     """
-    Print the output of TRIAL of NAME: its stdout to stdout, its stderr to stderr.
+    Print the output of trial TRIAL of study NAME: stdout to stdout, stderr to stderr.
 
     Of each stream the last 5 to 10 MiB are kept. If the output's files are not on this host, the
     last bytes of the output are printed from the database. For a terminal, colours are removed and

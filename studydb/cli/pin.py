@@ -23,7 +23,7 @@ from studydb.cli.printing import print_next
 @storage_option
 def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage: Storage) -> None:
     """
-    Pin a checkpoint of TRIAL of NAME, so that it is kept until the pin is removed.
+    Pin a checkpoint of trial TRIAL of study NAME, so that it is kept until the pin is removed.
 
     A pinned checkpoint is removed only with its study, or if its bytes are corrupt.
     """

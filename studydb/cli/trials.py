@@ -126,7 +126,7 @@ def trials(
 @storage_option
 def results(*, name: str, trial: int | str, limit: int | None, form: str, storage: Storage) -> None:
     """
-    List the results of TRIAL of NAME, step by step: the columns of v_result.
+    List the results of trial TRIAL of study NAME by step: the columns of v_result.
 
     A table and CSV have a column per metric.
     """

@@ -184,7 +184,7 @@ class LockFile:
 @contextmanager
 def turn(directory: Path) -> Iterator[bool]:
     """
-    Have other workers wait while this worker compares and locks devices.
+    Have other workers wait while this worker looks which devices are free and locks some.
 
     Without turns, two workers that want two devices each could get one each, and both would fail.
 

@@ -34,7 +34,9 @@ from studydb.version import __version__
 
 class OwnWorker:
     """
-    Renews the leases of an own loop, flushes its results, and gives back trials that it drops.
+    Renews the leases of an own loop, flushes its results, and gives back dropped trials.
+
+    The program has dropped a trial if it has let go of the trial's handle before the trial's end.
 
     Attributes:
         pid: The id of the process that registered.
@@ -42,7 +44,8 @@ class OwnWorker:
         database: The connections of the loop and its trials.
         heartbeat: Renews the leases, through another connection.
         fitting: Counts the resources of the held trials.
-        unended: The number of the first trial that the program dropped before its end, if any.
+        unended: A list with the number of the first dropped trial; empty if there is none. A trial
+            whose lease was lost does not count.
         is_abandoned: Whether the program has dropped the loop and its trials, so that the flushing
             thread closes this worker.
     """
@@ -57,7 +60,7 @@ class OwnWorker:
         at_close: Callable[[], None],
         deadline: float | None,
     ) -> None:
-        """Register this process; start both threads; see `OwnLoop`."""
+        """Register this process; start the heartbeat's and the flushing thread; see `OwnLoop`."""
         self.pid = os.getpid()
         self._study, self._lease_s = study, lease_s
         self._capacity, self._at_close = capacity, at_close

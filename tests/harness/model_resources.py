@@ -167,12 +167,12 @@ class ModelResources:
         fitting = [name for name, asked in self.classes.items() if offer.fits(asked)]
         if offer.passed is None or not offer.is_reserved:
             return fitting
-        awaited = offer.passed.asks
-        return [name for name in fitting if name == awaited or self._leaves(offer, name, awaited)]
+        passed = offer.passed.asks
+        return [name for name in fitting if name == passed or self._leaves(offer, name, passed)]
 
-    def _leaves(self, offer: ModelOffer, name: str, awaited: str) -> bool:
-        """Whether a class asks for no GPUs and fits beside the awaited class."""
-        asked, more = self.classes[name], self.classes[awaited]
+    def _leaves(self, offer: ModelOffer, name: str, passed: str) -> bool:
+        """Whether a class asks for no GPU, and fits together with the passed trial's class."""
+        asked, more = self.classes[name], self.classes[passed]
         both = {one: asked.get(one, 0) + more.get(one, 0) for one in (*asked, *more)}
         return not asked.get("gpus") and offer.fits(both)
 

@@ -37,6 +37,7 @@ def test_no_step_is_trained_after_the_decision_to_stop_or_pause_its_trial(schedu
     assert simulated.regret == pytest.approx(simulated.best_value - simulated.optimum)
 
 
+@pytest.mark.sampled(2)
 @every_scheduler
 @pytest.mark.parametrize("kills", [0.0, 0.1])
 def test_simulations_with_the_same_arguments_are_equal(scheduler, kills):

@@ -432,7 +432,12 @@ def test_resources_that_a_function_computes_can_be_set_for_a_trial_but_not_for_t
 
 
 def test_an_enqueued_trial_asks_for_what_the_function_says_of_the_config_that_it_gets(database):
-    """Another enqueue takes number 0 before the second send, which therefore draws a new config."""
+    """
+    Values that an enqueue does not give are drawn by the trial's number.
+
+    Before the second send, another enqueue takes number 0. So the second send has number 1 and
+    another config, and the function is asked again.
+    """
     needs = Needs()
     study = study_with(database, needs)
     request = new_request()

@@ -111,7 +111,10 @@ OF_EACH_TRIAL = (
     "signs",
     "earlier send",
 )
-"""Frequent statements. A connection that planned one while the tables were empty keeps the plan."""
+"""
+Frequent statements. A connection may plan one while the tables are empty and keep that plan, so the
+plan must suit large tables, too.
+"""
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
 

@@ -50,7 +50,11 @@ def devices(tmp_path):
 
 @pytest.fixture
 def module(tmp_path):
-    """Return a function that writes a module, and returns its function `train` as a trainable."""
+    """
+    Return a function that writes a module and returns the module's `train` as a trainable.
+
+    The module has the functions of `CARDS`, and the source that is given.
+    """
 
     def write(source, name="mine"):
         (tmp_path / f"{name}.py").write_text(CARDS + textwrap.dedent(source))
