@@ -97,9 +97,10 @@ def best_by(
             best = found if best is None else min(best, found)
     if best is None:
         known = ", ".join(map(repr, sorted({own.metric, *seen})))
+        within = "" if scope == "all" else f" in the scope {scope!r}"
         raise NoResults(
-            f"No trial of study {study.name!r} has reported {wanted.metric!r} yet, except as NaN "
-            f"or in trials that are invalidated. The metrics are: {known}."
+            f"No trial of study {study.name!r} has a value of {wanted.metric!r}{within} yet; NaN "
+            f"and invalidated trials do not count. The metrics are: {known}."
         )
     return BestBy(wanted, scope, best[1], best[2])
 

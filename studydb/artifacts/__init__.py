@@ -1,7 +1,7 @@
 """
 Store and fetch checkpoints, and the objects that are bound to a trainable.
 
-An object is stored whole or not at all. Each read checks a digest.
+Both are stored whole or not at all, and each read checks a digest.
 """
 
 from studydb.artifacts.directory import DirectoryStore

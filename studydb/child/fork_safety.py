@@ -34,7 +34,8 @@ _NVIDIA_CARDS = "nvidia[0-9]*"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _FORK_SAFE_THREADS = {"jemalloc_bg_thd": "pyarrow"}
 """
-Native threads that a fork may lack: the thread's name, and the module whose import starts it.
+Native threads whose absence does no harm in a forked process: the thread's name, and the module
+whose import starts it.
 
 pyarrow contains jemalloc 5.3, which in a forked process frees memory without its thread. pandas
 imports pyarrow if pyarrow is installed.
@@ -64,14 +65,14 @@ def reason_against(before: Snapshot, *, uses_devices: bool = False) -> str | Non
     """
     Return why this process must not be forked, or None.
 
-    The check forks once, because libraries that support forks, such as OpenBLAS, end their threads
-    before a fork. A thread that is left then, other than jemalloc's, belongs to a library that
-    does not support forks.
+    Libraries that support forks, such as OpenBLAS, end their threads when the process forks. So the
+    check forks once and then counts the native threads of this process. Any thread that is still
+    there, except jemalloc's, belongs to a library that does not support forks.
 
     Args:
         before: The snapshot from before the import.
-        uses_devices: Whether the forks are to hold devices. If so, initialized CUDA is a reason
-            even if this process may use no NVIDIA card.
+        uses_devices: Whether the forks are to hold devices. If so, the process must not
+            be forked once CUDA is initialized, even if no card is visible to this process.
     """
     if not Path("/proc/self/task").exists():
         return "this system has no /proc to check what the import has opened"

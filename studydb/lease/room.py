@@ -110,7 +110,7 @@ class SpillFile:
                 prefix="studydb-spill-", buffering=0
             )
         written = 0
-        while written < len(line):  # after an error, the next line overwrites what was written
+        while written < len(line):  # after an error, the next result overwrites the partial line
             written += os.pwrite(self._file.fileno(), line[written:], self._end + written)
 
     def read(self) -> list[Result]:

@@ -18,8 +18,8 @@ class Misfit(Struct, frozen=True):
     A request for resources that would fit no live worker, even if nothing ran on the workers.
 
     Attributes:
-        number: The number of a PENDING trial with this request; None if it is the request of the
-            study's next new trial. A `FitReport` gives the first such trial of the queue.
+        number: The number of a PENDING trial with this request (in a `FitReport`, the first of the
+            queue); None if new trials have this request.
         nearest: The offer that is too small in the fewest resources; None if no worker is alive.
     """
 
@@ -34,7 +34,8 @@ class FullQueue(Struct, frozen=True):
 
     Attributes:
         asked: What the next new trial and each waiting trial ask for.
-        n_waiting: The limit that `most_waiting` returns; at least so many such trials wait.
+        n_waiting: How many trials with this request may wait (`most_waiting`). The queue is full,
+            so at least this many wait now.
         fits_a_worker: Whether the request fits a live worker that runs no other trial.
     """
 
@@ -77,8 +78,9 @@ class TrialFit(Struct, frozen=True):
 def trial_fit_in(txn: Txn, study: Study, trial: TrialRow) -> TrialFit | None:
     """Read what a trial asks for; None if neither the study nor a trial asks for anything."""
     name = resource_classes.of_trial(txn, trial_id=trial.id)
-    # Classes are never removed, and are read after the name. So the trial's class is among them,
-    # unless someone has stored another name by SQL with a worker's login.
+    # The trial's class is read first, then the study's classes. Classes are never removed, so the
+    # trial's class is found. It is missing only if the study has no classes, or if someone has
+    # written an unknown class into the trial's row by SQL.
     asked = resource_classes.read(txn, study_id=study.id).get(name)
     if asked is None:
         return None
@@ -90,7 +92,7 @@ def trial_fit_in(txn: Txn, study: Study, trial: TrialRow) -> TrialFit | None:
 
 def _misfit(number: int | None, asked: Resources, offers: list[Capacity]) -> Misfit | None:
     if not asked.amounts or any(each.fits(asked) for each in offers):
-        return None  # a request for nothing fits every worker, even a worker that starts later
+        return None  # a request for nothing is no misfit even while no worker is alive
     return Misfit(number, asked, nearest_offer(asked, offers))
 
 
@@ -100,9 +102,10 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
 
     Args:
         makes_new: Whether the study's budget allows new trials. If so, the request of new trials is
-            checked as well, unless the study has a resource function. With such a function, new
-            trials have no common request: a worker that cannot start the next draw's trial makes
-            that trial PENDING (`leave_draw`) or finds a full queue (`FullQueue`).
+            checked as well, unless the study has a resource function. With such a function, each
+            new trial may ask for something else. A draw that a worker leaves to others becomes a
+            PENDING trial, which is checked as such; if too many such trials wait already,
+            `FitReport.full` says so.
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:

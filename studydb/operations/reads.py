@@ -55,7 +55,8 @@ class TrialDetails(Struct, frozen=True):
     """
     All that a page about a trial shows.
 
-    `limit_reached` and `rule_met` are found only in the study's newest 2,000 events.
+    `limit_reached` and `rule_met` come from events. They are also None if the event is not among
+    the study's newest 2,000 events.
 
     Attributes:
         listed: The rows of `v_attempt` about the trial, oldest first.

@@ -67,8 +67,9 @@ FIRST_RUNNABLE = (
 Locks and selects the first claimable trial of a resource class after a queue position.
 
 SKIP LOCKED skips rows that other transactions have locked. SQLite has no such clause and relies on
-BEGIN IMMEDIATE. ORDER BY has the order of the index `trial_claim`; with another order the planners
-of both databases would read the finished trials.
+BEGIN IMMEDIATE. ORDER BY has the order of `trial_claim`, an index of only the PENDING trials that
+are ready. With another order, the planners of both databases would not use this index, and would
+read the finished trials, too.
 """
 
 LEASE_RUNNABLE = (
@@ -94,7 +95,12 @@ _BEGINS_RUNNING = NEW | _LEASE | {"state": State.RUNNING, "attempt": 1, "started
 def inserting_running(
     *conditions: sa.ColumnElement[bool], **known: sa.ColumnElement[Any]
 ) -> sa.Insert:
-    """Make the INSERT … SELECT of a RUNNING trial; `known` replaces the values of columns."""
+    """
+    Make the INSERT … SELECT of a RUNNING trial; it inserts nothing unless the conditions hold.
+
+    Args:
+        known: Expressions for columns, instead of their bind parameters or defaults.
+    """
     return inserting(_BEGINS_RUNNING | known, *conditions).returning(*_LEASED)
 
 
@@ -110,7 +116,7 @@ _of_fitting = (*_READY, is_listed(trial.c.resource_class, "fitting"))
 NOTHING_FITTING_WAITS = (
     sa.select(trial.c.id).where(*_of_fitting).limit(1).scalar_subquery().is_(None)
 )
-"""True if no trial of a class that is listed as `fitting` is PENDING and ready."""
+"""True if no trial whose class is in the list bound as `fitting` is PENDING and ready."""
 
 
 class Unless(StrEnum):

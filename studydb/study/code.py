@@ -36,7 +36,7 @@ def described(code: Code, spec: StudySpec, *, workdir: Path) -> Trainable:
 
     Args:
         spec: The study's space and objective, with which a command must agree.
-        workdir: The directory that workers search for the code after their own directory.
+        workdir: Workers look for the code in their own directory first, then in this one.
 
     Raises:
         InvalidSpec: A command does not agree with the space or the metric.
@@ -66,8 +66,9 @@ def signed(
 
     Args:
         store: The URL of the study's checkpoint store.
-        make_folder: Called with this URL before an object is stored; makes the study's folder. None
-            for a new study, which has no folder yet.
+        make_folder: Called with this URL before each object is stored; makes the study's folder,
+            unless this host does not see the directory that the study's other processes use. None
+            for a new study: its folder is made without that check.
 
     Raises:
         TrainableError: An object cannot be pickled, or is too large for the database.

@@ -30,7 +30,7 @@ def described_function(
 
     Args:
         space: The study's space; the config that the function is asked about is drawn from it.
-        workdir: The directory that workers search for the code after their own directory.
+        workdir: Workers look for the code in their own directory first, then in this one.
 
     Returns:
         The unsigned code; None if no function says what the trials need.

@@ -32,7 +32,7 @@ def described_rules(
     Make the custom rules once, in a process like a worker's decider, and describe their code.
 
     Args:
-        workdir: The directory that workers search for the code after their own directory.
+        workdir: Workers look for the code in their own directory first, then in this one.
 
     Returns:
         The rules, each custom rule with the number of results that it reads; and the unsigned code.
@@ -59,7 +59,7 @@ def described_scheduler(
     Make a custom scheduler once, in a process like a worker's decider, and describe its code.
 
     Args:
-        workdir: The directory that workers search for the code after their own directory.
+        workdir: Workers look for the code in their own directory first, then in this one.
 
     Returns:
         The scheduler and None; or, if it is custom, the scheduler with its plan, and its unsigned

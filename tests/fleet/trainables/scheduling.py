@@ -128,7 +128,11 @@ class Growing(Halving):
 
 @dataclass(frozen=True)
 class Broken(Cup):
-    """Fail in the method `where` as the method `how` does, until the gate "corrected" is open."""
+    """
+    A scheduler that fails until the file `gate-corrected` is in `folder`.
+
+    The method that the field `where` names fails: it calls the method that the field `how` names.
+    """
 
     how: str = ""
     where: str = "judge"
