@@ -75,7 +75,7 @@ class CheckpointSaves:
         try:
             upload = self._begin(step)
             if self._supervisor.lost:
-                return None, None  # the upload may have no row, so no worker would delete its bytes
+                return None, None  # no row may have been stored, and bytes without a row would stay
             return self._saver.save(prepared, step=step, upload=upload), None
         except CheckpointError as failure:
             return None, str(failure)
@@ -87,7 +87,8 @@ class CheckpointSaves:
         If the copy fails, the checkpoint is sent while the trial waits.
 
         Args:
-            is_given: Whether the directory may be moved instead of copied.
+            is_given: Whether `prepared` is a directory that studydb itself has made
+                (`GivenDirectory`), so that it may be moved instead of copied.
         """
         self.wait()
         if self._supervisor.lost:

@@ -245,7 +245,7 @@ class _TrialProcess:
         try:
             _make_directory(job, trial)
         except OSError as cause:
-            # Other errors come from what the trial itself has done with its directory.
+            # Any other error comes from what an earlier attempt has done with the directory.
             end = End.UNPREPARED if cause.errno in _HOST_ERRORS else End.FAILED
             return Ended(end, failure_of(cause))
         # Without a seed, all children, as copies of one process, would get the same random numbers.
@@ -288,7 +288,7 @@ class _TrialProcess:
                 self._is_measured = True
             self._not_kept = self._state.reason_against() or self._staleness.reason_after_trial()
         except OSError as error:
-            self._not_kept = f"this host does not show what the trial has left: {error}"
+            self._not_kept = f"what the trial has left in its process is unknown: {error}"
         return self._not_kept is None
 
 

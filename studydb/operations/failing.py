@@ -45,7 +45,9 @@ def _correction(study: Study, progress: StudyProgress) -> str:
     if trainable is None or trainable.kind not in (TrainableKind.PICKLE, TrainableKind.BOUND):
         return "Correct the cause"
     if progress.paused_by not in (None, DecidedBy.GUARD, DecidedBy.FAIL_FAST):
-        return "Correct the cause"  # workers import rules, schedulers and resource functions
+        # The fault is in a rule, scheduler or resource function. Workers import these, so the study
+        # has no copy of their code.
+        return "Correct the cause"
     return (
         "The study keeps a copy of your code. Correct the cause, replace the copy by "
         "`study.set(trainable=train)`"

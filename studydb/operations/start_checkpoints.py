@@ -19,9 +19,9 @@ NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
-The most times that a checkpoint of a trial is chosen. The lock of the trial keeps its checkpoints
-from being removed, with one exception: another trial that began from the chosen checkpoint, and
-locks only its own row, may mark it as corrupt. Another checkpoint is then chosen.
+How often a checkpoint is chosen before the request fails. The chosen checkpoint can vanish in one
+way, although its trial is locked: another trial that began from it finds it corrupt and marks it,
+under the lock of its own row only. Then another checkpoint is chosen.
 """
 
 
@@ -75,7 +75,8 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
     if start is None:
         return None
     if isinstance(start, Uploaded):
-        lock_studies(txn, study)  # a deletion that has begun would not find the bytes
+        # Refuses if a deletion has begun: it has already looked for bytes, and would miss these.
+        lock_studies(txn, study)
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
     if trial is None:
@@ -92,9 +93,9 @@ def lock_studies(
     """
     Lock the rows of the studies whose checkpoints were pinned.
 
-    No deletion of these studies begins while the rows are locked. A trial that has saved nothing
-    itself may have begun from a checkpoint of another study. So a pinned checkpoint need not be of
-    the study whose trial the caller has named.
+    No deletion of these studies begins while the rows are locked. The newest checkpoint of a trial
+    that has saved nothing is the one from which it began, and that may be of another study. So the
+    pinned checkpoint's study may differ from the study of the trial that the caller has named.
 
     Args:
         study: The study of the new trials; its row is locked, too.
@@ -102,7 +103,7 @@ def lock_studies(
         others: The ids of further studies whose rows are locked, with the studies' names.
 
     Raises:
-        NotAllowed: One of the studies is being deleted, or another study was deleted.
+        NotAllowed: One of the studies is being deleted, or a study other than `study` was deleted.
         UnknownStudy: The study of the new trials was deleted.
     """
     sources = checkpoints.studies_of(txn, ids=source_ids) if source_ids else {}
@@ -112,9 +113,14 @@ def lock_studies(
             continue
         studies.check_exists(txn, study_id=study.id)
         name = named[study_id]
+        refused = (
+            "is being deleted, so it takes no new trial that begins from a checkpoint"
+            if study_id == study.id
+            else "is being deleted or was deleted, so no trial can begin from its checkpoints"
+        )
         raise NotAllowed(
-            f"Study {name!r} is being deleted, so no trial can begin from its checkpoints. If the "
-            f"deletion has failed, cancel it by `studydb resume {shlex.quote(name)}`."
+            f"Study {name!r} {refused}. If its deletion has failed, cancel it by "
+            f"`studydb resume {shlex.quote(name)}`."
         )
 
 

@@ -178,7 +178,7 @@ class _Axis:
         return self.domain.cast(value)
 
     def decode(self, value: Any) -> Any:
-        """Convert Optuna's value, which rounding may have put out of bounds, to the parameter's."""
+        """Return the parameter's value; a value that rounding has put out of bounds is clipped."""
         lower, upper = self.domain.lower, self.domain.upper  # type: ignore[attr-defined]
         return self.domain.cast(min(max(value, lower), upper))
 

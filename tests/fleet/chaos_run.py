@@ -102,7 +102,7 @@ class ChaosRun:
             "exactly the trials that were asked for": invariants.numbered(
                 tables, self.trials + report.extended
             ),
-            "each step up to a trial's last has one live value, that of the curve": (
+            "each trial has one live value at each step up to its last step: the value of the curve": (
                 invariants.live_rows_complete(
                     tables, lambda params, step: chaotic_curve.loss(params["x"], step)
                 )
@@ -137,7 +137,7 @@ class ChaosRun:
         return verdicts
 
     def figures(self, study: studydb.Study) -> str:
-        """Return the numbers of trials, attempts and stored, live and acknowledged results."""
+        """Say how many trials, attempts and resumptions there are, and how many results of each kind."""
         tables = invariants.read_rows(study)
         attempts = sum(map(len, tables.attempts.values()))
         return (
