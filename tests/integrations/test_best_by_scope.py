@@ -122,7 +122,7 @@ def test_trial_whose_value_in_the_scope_is_nan_is_not_the_best(create_study, sto
         trial.report({"loss": math.nan})
 
     assert made.best(scope="avg").number == 0
-    with pytest.raises(NoResults):
+    with pytest.raises(NoResults, match="has a value of 'loss' in the scope 'last' yet; NaN"):
         made.best(scope="last")
 
 

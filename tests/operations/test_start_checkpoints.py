@@ -255,7 +255,7 @@ def test_no_upload_begins_in_a_study_that_is_being_deleted(database, study):
     """A deletion deletes bytes before rows; bytes uploaded in between would stay in the store."""
     stop_for_deletion(database, study)
 
-    with pytest.raises(NotAllowed, match="is being deleted"):
+    with pytest.raises(NotAllowed, match="is being deleted, so it takes no new trial"):
         begin_upload_of_person(database, study, uuid=str(uuid4()), url="file:///store/x")
     assert rows(database, "SELECT count(*) FROM upload") == [(0,)]
 
@@ -271,7 +271,7 @@ def test_upload_adds_no_trial_to_a_study_whose_deletion_has_begun_meanwhile(data
     run.finish(0.5)
     stop_for_deletion(database, study)
 
-    with pytest.raises(NotAllowed, match="is being deleted"):
+    with pytest.raises(NotAllowed, match="is being deleted, so it takes no new trial"):
         begin(database, study, Uploaded(what))
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
@@ -324,7 +324,7 @@ def test_no_trial_begins_from_a_checkpoint_of_a_study_that_is_being_deleted(
     source.finish(0.5)
     stop_for_deletion(database, study)
 
-    with pytest.raises(NotAllowed, match="is being deleted"):
+    with pytest.raises(NotAllowed, match="is being deleted or was deleted"):
         begin(database, new_study(database), start_of(source))
     control.set_status(database, study, Status.RUNNING, new_request())  # this cancels the deletion
 
