@@ -24,7 +24,7 @@ from benchmarks.space import STUDY
 from studydb.artifacts import Place, open_store
 
 SCRIPTS = Path(__file__).parents[1]
-MIB = 1 << 20
+MB = 1_000_000
 FILES = 16
 LEAST_RATIO, MOST_MEMORY_MB, MOST_LOSS = 0.7, 200.0, 0.05
 RUN_TIMEOUT_S = 600.0
@@ -95,7 +95,7 @@ def _directory(path: Path, megabytes: int) -> Path:
         for number in range(FILES):
             with (path / f"{number:02}.bin").open("wb") as file:
                 for _ in range(megabytes // FILES):
-                    file.write(os.urandom(MIB))
+                    file.write(os.urandom(MB))
     return path
 
 
@@ -175,14 +175,14 @@ def _memory(url: str, source: Path, folder: Path) -> dict[str, Any]:
 
 
 def _peak_until(worker: WorkerProcess, mark: Path) -> float:
-    """Return the peak of the summed memory (MiB) of `_processes` until `mark` exists; delete it."""
+    """Return the peak of the summed memory (MB) of `_processes` until `mark` exists; delete it."""
     peak_bytes, deadline_s = 0, time.monotonic() + RUN_TIMEOUT_S
     while not mark.exists() or not peak_bytes:
         assert time.monotonic() < deadline_s, worker.output()
         peak_bytes = max(peak_bytes, sum(map(_resident_bytes, _processes(worker))))
         time.sleep(0.02)
     mark.unlink()
-    return peak_bytes / MIB
+    return peak_bytes / MB
 
 
 def _processes(worker: WorkerProcess) -> list[psutil.Process]:

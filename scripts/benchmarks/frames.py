@@ -94,9 +94,9 @@ def _measure(pipe: Any, read: Callable[[str, str], float], url: str, name: str) 
 
 
 def _peak_mb() -> int:
-    """The peak memory of this process in MiB; getrusage would include the parent's peak."""
+    """The peak memory of this process in MB; getrusage would include the parent's peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM:"))
+    return next(int(line.split()[1]) * 1024 // 10**6 for line in lines if line.startswith("VmHWM:"))
 
 
 def fetch(url: str, name: str) -> float:

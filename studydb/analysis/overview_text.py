@@ -13,7 +13,7 @@ from datetime import datetime
 from studydb.analysis.explaining import explain_decision
 from studydb.domain.life.states import State, Status
 from studydb.domain.limits import LIMITS
-from studydb.domain.listed_rows import CheckpointSizes, ListedStudy, RecentEnds, StorageProblem
+from studydb.domain.listed_rows import CheckpointSizes, ListedStudy, RecentEnds, StudyProblem
 from studydb.domain.records import Study
 from studydb.domain.text.display import best_text, duration_text, size_text, visible
 from studydb.operations.overview import Overview
@@ -165,7 +165,7 @@ def failure_lines(study: Study, overview: Overview) -> list[str]:
     return lines
 
 
-def problem_text(problem: StorageProblem) -> str:
+def problem_text(problem: StudyProblem) -> str:
     """Describe a problem by its newest event: which trial, what happened, how often."""
     more = f" (the newest of {problem.times})" if problem.times > 1 else ""
     data = problem.data if isinstance(problem.data, dict) else {}

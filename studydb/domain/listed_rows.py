@@ -166,7 +166,7 @@ class RecentEnds(NamedTuple):
     last_end_at: datetime | None
 
 
-class StorageProblem(NamedTuple):
+class StudyProblem(NamedTuple):
     """
     The newest event of one kind of trouble, such as a checkpoint that was not stored.
 

@@ -158,13 +158,18 @@ def read_report(
 
 def plain_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Turn a user's report into values that `json.dumps` can write; nested dicts stay nested.
+    Turn a user's report into a dict that `json.dumps` can write.
+
+    The names of nested dicts are joined by "/", as `read_report` joins them.
 
     Raises:
-        InvalidReport: The report is no dict, or a value cannot be stored.
+        InvalidReport: The report is no dict, two metrics have the same name, or a value cannot be
+            stored.
     """
     _check_is_mapping(report, "error")
-    return {str(name): _plain(str(name), value, 0) for name, value in report.items()}
+    flat: dict[str, Any] = {}
+    _flatten(report, flat)
+    return flat
 
 
 def _check_is_mapping(report: object, metric: str) -> None:

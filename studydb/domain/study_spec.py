@@ -113,8 +113,8 @@ class StudySpec:
         return Limits(**{name: getattr(self, name) for name in LIMITS})
 
     @property
-    def counts_flushes(self) -> bool:
-        """Whether each flush adds to sums that limits are compared with."""
+    def has_spending_limits(self) -> bool:
+        """Whether a limit of cost, reports or running time is checked at each flush."""
         return (
             self.cost_limit is not None
             or self.max_steps is not None

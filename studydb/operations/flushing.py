@@ -142,7 +142,7 @@ def summary_if_undecided(
     summary = batch.before
     if (
         summary is None
-        or study.counts_flushes
+        or study.has_spending_limits
         or any(due_results(study, lease, batch))
         or _needs_rules(study, batch)
     ):

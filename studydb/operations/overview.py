@@ -15,7 +15,7 @@ from studydb.domain.listed_rows import (
     ListedStudy,
     ListedTrial,
     RecentEnds,
-    StorageProblem,
+    StudyProblem,
 )
 from studydb.domain.records import LastError, Study, TrialRow
 from studydb.operations.fit_report import FitReport, fit_report_in
@@ -68,7 +68,7 @@ class Overview(Struct, frozen=True):
     decisions: list[LastDecision]
     workers: WorkerList
     ends: RecentEnds
-    problems: list[StorageProblem]
+    problems: list[StudyProblem]
     last_error: LastError | None
     checkpoints: list[CheckpointSizes]
     limits: list[str]
@@ -115,7 +115,7 @@ def read_overview(database: Database, study: Study) -> Overview:
         )
 
 
-def storage_problems(database: Database, study: Study) -> list[StorageProblem]:
+def study_problems(database: Database, study: Study) -> list[StudyProblem]:
     """Read the newest event of each kind of trouble (`store.events.PROBLEMS`), newest first."""
     with database.begin(write=False) as txn:
         return events.problems(txn, study_id=study.id)

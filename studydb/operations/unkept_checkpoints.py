@@ -16,7 +16,7 @@ from studydb.domain.objective import Objective
 from studydb.domain.records import Study
 from studydb.operations.reads import existing_trial
 from studydb.store import checkpoint_listing, checkpoints, quotas, studies
-from studydb.store.checkpoint_listing import CountedPins
+from studydb.store.checkpoint_listing import CheckpointWithPins
 
 MOST_TRIALS = 1_000
 """The most trials of a page."""
@@ -105,7 +105,7 @@ def _keep(txn: Txn, study: Study) -> Keep:
 
 def _unkept(
     txn: Txn, keep: Keep, objective: Objective, trial_ids: Sequence[int]
-) -> Iterator[CountedPins]:
+) -> Iterator[CheckpointWithPins]:
     kept = checkpoint_listing.of_trials(txn, trial_ids=trial_ids)
     for _, group in groupby(kept, key=attrgetter("number")):
         mine = list(group)

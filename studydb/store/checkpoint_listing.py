@@ -103,7 +103,7 @@ class NumberedTrial(NamedTuple):
     number: int
 
 
-class CountedPins(NamedTuple):
+class CheckpointWithPins(NamedTuple):
     """A kept checkpoint, the metric's value at its step, its pin count, and its trial's number."""
 
     row: Checkpoint
@@ -112,10 +112,12 @@ class CountedPins(NamedTuple):
     number: int
 
 
-def of_trials(txn: Txn, *, trial_ids: Sequence[int]) -> list[CountedPins]:
+def of_trials(txn: Txn, *, trial_ids: Sequence[int]) -> list[CheckpointWithPins]:
     """Read the kept checkpoints of trials, ordered by trial number, then in the order of saves."""
     found = txn.all(_KEPT_OF, trials=list(trial_ids))
-    return [CountedPins(checkpoints.read(row), row.value, row.pins, row.number) for row in found]
+    return [
+        CheckpointWithPins(checkpoints.read(row), row.value, row.pins, row.number) for row in found
+    ]
 
 
 def of_trial(txn: Txn, *, trial_id: int) -> list[KeptCheckpoint]:

@@ -11,7 +11,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
 from studydb.db.schema import event, trial
 from studydb.domain.life.event_kinds import Actor, EventKind
-from studydb.domain.listed_rows import StorageProblem
+from studydb.domain.listed_rows import StudyProblem
 from studydb.domain.records import LastError, Lease, Request
 
 _COLUMNS = ("study_id", "trial_id", "attempt", "worker_id", "kind", "actor", "data", "token")
@@ -206,13 +206,13 @@ def append_request(
     )
 
 
-def problems(txn: Txn, *, study_id: int) -> list[StorageProblem]:
+def problems(txn: Txn, *, study_id: int) -> list[StudyProblem]:
     """
     Read the newest event of each kind in `PROBLEMS`, newest first, and count each kind.
 
     Only the study's newest 2,000 events are searched and counted.
     """
-    return [StorageProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
+    return [StudyProblem._make(row) for row in txn.all(_PROBLEMS, study=study_id)]
 
 
 def data_of(txn: Txn, *, token: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from studydb.domain.text.display import counted, visible
 from studydb.operations import reads
 from studydb.operations.create import reload
 from studydb.operations.failing import describe_failure, last_error
-from studydb.operations.overview import storage_problems
+from studydb.operations.overview import study_problems
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study.storage import read_patiently
 from studydb.worker.worker_processes import WorkerProcesses
@@ -64,7 +64,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
         _hide_traceback(interrupt)
         raise
     progress = read_patiently(lambda: read_progress(database, study))
-    for problem in read_patiently(lambda: storage_problems(database, study)):
+    for problem in read_patiently(lambda: study_problems(database, study)):
         display.show_message(f"Problem: {problem_text(problem)}")
     if progress.limit_reached is not None:
         display.show_message(f"The study has stopped itself: its {progress.limit_reached}.")
@@ -203,8 +203,8 @@ def _error_numbers(database: Database, study: Record, counts: Counts) -> list[in
 
 def _describe_errors(database: Database, study: Record, numbers: Sequence[int]) -> str:
     first = numbers[0]
-    errors = read_patiently(lambda: reads.errors(database, study, first))
-    why = f" with {errors[first].splitlines()[0]}" if first in errors else ""
+    error = read_patiently(lambda: reads.errors(database, study, first)).get(first)
+    why = "" if error is None else f" with {error.splitlines()[0]}"  # None: it is being retried
     return (
         f"{counted(len(numbers), 'trial')} of {study.name!r} ended with an error, "
         f"trial {first}{why}\n"

@@ -64,7 +64,7 @@ class SimulatedRun:
         self._recorded, self._settings = recorded, settings
         # Each report is flushed if models or limits need all results so far, or if workers may be
         # killed: a kill would lose results that are buffered.
-        flushes = study.counts_flushes or isinstance(study.searcher, HistorySearcher)
+        flushes = study.has_spending_limits or isinstance(study.searcher, HistorySearcher)
         self._task = Task(
             database,
             study,

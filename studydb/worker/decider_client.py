@@ -97,7 +97,7 @@ class Decider:
         """
         with self._lock:
             try:
-                self._living(self._is_stopping)
+                self._running_process(self._is_stopping)
             except _Unanswered as cause:
                 raise DecisionFailed(f"{cause}.") from cause
             return self._reads
@@ -137,7 +137,7 @@ class Decider:
             for _ in range(_TRIES):
                 try:
                     question = Question(next(self._numbers), position, method)
-                    return self._ask(self._living(gives_up), question, arguments, answer)
+                    return self._ask(self._running_process(gives_up), question, arguments, answer)
                 except _Replaced:
                     self._end()
                 except _Unanswered as cause:
@@ -192,7 +192,7 @@ class Decider:
         except Exception as cause:  # a decoder may raise anything for hostile bytes
             raise DecisionFailed(f"its answer cannot be read: {cause}.") from cause
 
-    def _living(self, gives_up: Callable[[], bool]) -> ChildProcess:
+    def _running_process(self, gives_up: Callable[[], bool]) -> ChildProcess:
         if self._process is not None and self._process.exit is not None:
             self._end()
         if self._process is None:

@@ -181,7 +181,7 @@ class ForkServer:
         the server.
         """
         _kill_descendants_of_dead_workers()
-        self._living()
+        self._running_server()
 
     def spawn(
         self,
@@ -221,11 +221,11 @@ class ForkServer:
         See `Forker.spawn` and `spawn`.
         """
         try:
-            return self._living().forker.spawn(kind, make_first, **descriptors)
+            return self._running_server().forker.spawn(kind, make_first, **descriptors)
         except ForkerDied:
-            return self._living().forker.spawn(kind, make_first, **descriptors)
+            return self._running_server().forker.spawn(kind, make_first, **descriptors)
 
-    def _living(self) -> _Server:
+    def _running_server(self) -> _Server:
         with self._lock:
             if self._closed:
                 raise OSError("The fork server has been closed.")

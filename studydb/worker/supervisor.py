@@ -32,7 +32,7 @@ from studydb.lease.proposing import Proposer
 from studydb.lease.retries import retry_until_answered
 from studydb.lease.room import Room
 from studydb.lease.upload_collector import UploadCollector
-from studydb.operations.create import load
+from studydb.operations.create import load, reload
 from studydb.operations.failing import describe_failure
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
@@ -320,24 +320,41 @@ def _run_slots(equipment: Equipment) -> None:
             slot.start()
         except RuntimeError as error:
             equipment.interruption.give_up(str(host_error("start a slot", error)))
+    is_wait_printed = False
     for slot in slots:
         while slot.is_alive():  # join in short turns: Python runs signal handlers in between
             slot.join(JOIN_S)
             if isinstance(missing := equipment.heartbeat.error, StorageMissing):
                 equipment.interruption.give_up(str(missing))
+            if equipment.interruption.is_stopping and slot.is_alive() and not is_wait_printed:
+                equipment.options.say(_wait_for_trials(equipment))
+                is_wait_printed = True
+
+
+def _wait_for_trials(equipment: Equipment) -> str:
+    """Say what a stopping worker waits for, and how a person ends the wait."""
+    number = equipment.interruption.signal
+    to_kill = (
+        f"; a second {signal.Signals(number).name} kills them"
+        if number in (signal.SIGINT, signal.SIGTERM)
+        else ""
+    )
+    grace_s = equipment.options.grace_s
+    return f"waiting up to {grace_s:g} s for the running trials to save and end{to_kill}"
 
 
 def _print_study_state(equipment: Equipment) -> int:
     """Print what became of the study; return 3 if the study has failed, else 0."""
-    study, say = equipment.study, equipment.options.say
+    database, say = equipment.database, equipment.options.say
     with suppress(StudydbError):
-        progress = read_progress(equipment.database, study)
+        study = reload(database, equipment.study)  # a person may have renamed it
+        progress = read_progress(database, study)
         if progress.is_done:
             say(f"study {study.name!r} is {progress.status}: {progress.counts.text}")
         if progress.limit_reached is not None:
             say(f"the study has stopped itself: its {progress.limit_reached}")
         if progress.has_failed:
-            say(describe_failure(equipment.database, study, progress))
+            say(describe_failure(database, study, progress))
             return StudyFailed.exit_code
         if progress.counts.error:
             name = shlex.quote(study.name)

@@ -223,7 +223,7 @@ class Templates:
         """
         if not fresh:
             for _ in range(2):  # the first template may be outdated or dead, or its code replaced
-                template = self._living(to_import) or self._usable(make_job().to_import)
+                template = self._ready_template(to_import) or self._usable(make_job().to_import)
                 if template is None:
                     break
                 try:
@@ -310,7 +310,7 @@ class Templates:
         for template in templates:
             template.close()
 
-    def _living(self, to_import: TrainableImport) -> Template | None:
+    def _ready_template(self, to_import: TrainableImport) -> Template | None:
         """Return the template that can be forked now, if there is one; wait for no other slot."""
         if not self._may_be_warm(to_import) or not self._lock.acquire(blocking=False):
             return None

@@ -27,7 +27,7 @@ from studydb.lease.acquire import Acquirer
 from studydb.lease.proposing import Proposer, Step
 from studydb.operations import control, proposer
 from studydb.operations.enqueue import enqueue
-from studydb.operations.overview import storage_problems
+from studydb.operations.overview import study_problems
 from studydb.operations.reads import list_trials
 
 LEASE_S = 90.0
@@ -276,7 +276,7 @@ def test_trials_come_by_index_while_the_model_fails(database, study, asker, monk
     asker.run(1)
 
     assert origins(database, study) == [Origin.BY_INDEX] * 3 + [Origin.SEARCHER]
-    (problem,) = storage_problems(database, study)
+    (problem,) = study_problems(database, study)
     assert (problem.kind, problem.times, problem.number) == ("model failed", 1, None)
     assert problem_text(problem) == "model failed: RuntimeError: broken"
 

@@ -190,11 +190,16 @@ def test_report_from_a_python_command_sends_numpy_values_as_json_numbers(
         {"error": np.float32(0.5), "deep": {"n": np.int64(3), "each": np.array([1, 2])}}, None
     )
 
-    assert sent == [{"error": 0.5, "deep": {"n": 3, "each": [1, 2]}}]
+    assert sent == [{"error": 0.5, "deep/n": 3, "deep/each": [1, 2]}]
 
 
 @pytest.mark.parametrize(
-    ("metrics", "words"), [({"error": {1}}, "is a set"), ([1], "report\\(\\) was given a list")]
+    ("metrics", "words"),
+    [
+        ({"error": {1}}, "is a set"),
+        ([1], r"report\(\) was given a list"),
+        ({1: 1, "1": 2}, "two metrics with the name '1'"),
+    ],
 )
 def test_wrong_report_from_a_python_command_raises_the_same_error_as_in_a_trainable_function(
     metrics, words

@@ -4,7 +4,7 @@ import pytest
 from fleet.workers import eventually
 
 from studydb.db.schema import checkpoint
-from studydb.operations.overview import storage_problems
+from studydb.operations.overview import study_problems
 
 
 def urls(stage):
@@ -60,7 +60,7 @@ def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store
     assert "a checkpoint could not be stored: The checkpoint has 17.0 MiB" in worker.output()
     assert "16 MiB" in error["error"]
     assert "`studydb set NAME checkpoints=URL`" in error["error"]
-    problems = storage_problems(postgres_stage.study.database, postgres_stage.study.record)
+    problems = study_problems(postgres_stage.study.database, postgres_stage.study.record)
     assert error in [row.data for row in problems if row.kind == "checkpoint failed"]
     assert [row.start_step for row in postgres_stage.attempts()] == [1, 1, 2]
     assert postgres_stage.steps() == [1, 2]

@@ -266,3 +266,15 @@ def test_only_one_of_the_idle_slots_of_a_worker_keeps_looking_at_the_study(
 
     assert seen[:3] == [1, 1, 1]
     assert not any(slot.is_alive() for slot in slots)
+
+
+def test_worker_prints_the_new_name_of_a_study_that_was_renamed_while_it_ran(sqlite_stage):
+    study = sqlite_stage.create("obedient:gated")
+    worker = sqlite_stage.start()
+    sqlite_stage.await_trial(lambda row: row.checkpoint_step == 1)
+
+    study.rename("new")
+    sqlite_stage.open_gate("all")
+
+    assert worker.exit_code() == 0
+    assert "study 'new' is FINISHED" in worker.output()

@@ -110,13 +110,15 @@ def test_worker_under_nohup_ignores_sighup(sqlite_stage):
     assert sqlite_stage.trial().reason == "COMPLETED"
 
 
-def test_second_signal_ends_a_worker_immediately(sqlite_stage):
+def test_worker_prints_that_a_second_signal_kills_its_trials_and_it_does(sqlite_stage):
     sqlite_stage.create("obedient:ignores_sigterm")
     worker = sqlite_stage.start()
     eventually((sqlite_stage.folder / "ready").exists)
 
     worker.send(signal.SIGTERM)
     time.sleep(SIGNAL_SPREAD_S + 0.2)
+    line = "waiting up to 30 s for the running trials to save and end; a second SIGTERM kills them"
+    eventually(lambda: line in worker.output())
     worker.send(signal.SIGINT)
 
     assert worker.exit_code(10.0) == 130
