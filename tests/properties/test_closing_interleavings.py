@@ -7,16 +7,11 @@ other, and there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
 
 import itertools
 import os
-from contextlib import nullcontext
 from datetime import UTC, datetime
-from random import Random
 
 import pytest
-from harness.actions import outcome_of
 from harness.arrange import SimulatedWorker, new_request, new_study, rows
-from harness.interleaver import step_by_step
-from harness.row_invariants import broken_promises
-from harness.serial_orders import SerialOutcomes
+from harness.serial_schedules import expect_serial_outcomes
 
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.life.states import Reason
@@ -127,26 +122,4 @@ def stage(stage):
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("pair", PAIRS, ids=" + ".join)
 def test_calls_during_the_closing_of_a_rung_have_the_effect_of_a_serial_order(stage, pair):
-    database, interleaver = stage
-    name, *calls = pair
-
-    def rows_after(order):
-        situation = Situation(database, name)
-        made = [situation.call(call) for call in calls]
-        for place in order:
-            outcome_of(lambda call=made[place]: call(database))
-        return situation.rows(database)
-
-    serial = SerialOutcomes(len(calls), rows_after)
-
-    for seed in range(SCHEDULES):
-        rng = Random(f"{pair} {seed}")
-        situation = Situation(database, name)
-        made = [situation.call(call) for call in calls]
-        with rng.choice([nullcontext, step_by_step])():
-            result = interleaver.run(made, rng, clock=lambda: NOW)
-
-        assert result.faults == [], result
-        assert broken_promises(database, situation.study) == {}, result
-        found = situation.rows(database)
-        assert serial.explain(found, result.schedule) is not None, result
+    expect_serial_outcomes(stage, Situation, pair, now=NOW, schedules=SCHEDULES)
