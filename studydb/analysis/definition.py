@@ -118,7 +118,7 @@ def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
 
 def definition_page(study: Study, *, checkpoints: str) -> dict[str, str | None]:
     """
-    Return the lines of the definition, without the study's space: the text of each, by its title.
+    Return the lines of the study's definition except its space: each line's title and text.
 
     A line whose text is None is not shown.
     """

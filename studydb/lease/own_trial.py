@@ -90,7 +90,8 @@ class OwnTrial:
         self._pid = os.getpid()
         self._ended = False
         self._reporting = threading.RLock()
-        # Python may drop a handle in any thread at any line, so its attempt is only queued here.
+        # Python may call `drop` in any thread at any line, so `drop` takes no lock. A thread of the
+        # loop gives the attempt back later.
         self._finalizer = weakref.finalize(self, drop, held)
         self._finalizer.atexit = False
 

@@ -179,7 +179,12 @@ class ASHA(BaseScheduler):
         return (1 - 1 / self.reduction_factor) * 100 / 100
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, without the options that have the values of older versions."""
+        """
+        Return the stored form.
+
+        It leaves out an option that older versions did not have if the scheduler does what those
+        versions did.
+        """
         later = {"brackets": 1, "type": STOPPING, "rule": RAY, **self.absent}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
 

@@ -1,4 +1,4 @@
-"""The checkpoints of a model that people keep by a pin."""
+"""Pins of checkpoints in the model (model.py) that tests compare with the database."""
 
 from typing import TYPE_CHECKING
 

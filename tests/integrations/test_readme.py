@@ -167,7 +167,7 @@ def test_readme_commands_for_a_second_machine_for_roles_and_for_backup_succeed(m
     assert limits == ["on", "1min"]
     first.environment["STUDYDB_STORAGE"] = url
     check_that_the_backup_can_be_restored_into_the_old_database(first, second, restore)
-    check_that_errors_for_a_missing_right_name_the_role_with_that_right(first, second)
+    check_that_an_error_names_the_role_that_has_the_missing_right(first, second)
 
 
 def check_that_the_backup_can_be_restored_into_the_old_database(first, second, restore):
@@ -182,7 +182,7 @@ def check_that_the_backup_can_be_restored_into_the_old_database(first, second, r
     )
 
 
-def check_that_errors_for_a_missing_right_name_the_role_with_that_right(first, second):
+def check_that_an_error_names_the_role_that_has_the_missing_right(first, second):
     url = first.environment["STUDYDB_STORAGE"]
     refusals = {
         "owner": [
