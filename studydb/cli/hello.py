@@ -36,7 +36,8 @@ def hello(*, storage: Storage) -> None:
     A further run continues the study; if the study has finished, the run adds 20 trials.
     """
     with suppress(StudyExists), created_study(storage, NAME, num_trials=TRIALS, **_SPEC):
-        # The next call omits num_trials: after an extension, this value would cause a warning.
+        # The next call does not pass num_trials=TRIALS: an extended study has a larger number of
+        # trials, and the difference would cause a warning.
         pass
     with created_study(storage, NAME, load_if_exists=True, **_SPEC) as study:
         _extend_or_resume(study)

@@ -143,9 +143,10 @@ class Database:
         if found == self._file:
             return
         fact = "was moved or deleted" if found is None else "was replaced by another file"
+        cure = "Put the file back" if found is None else "Put the file back, or keep the new file"
         raise StorageMissing(
-            f"{self.url} {fact} while this process used it, so nothing more is written. Put the "
-            "file back, or keep the new file; then start again."
+            f"{self.url} {fact} while this process used it, so nothing more is written. {cure}; "
+            "then start again."
         )
 
     @property

@@ -99,7 +99,8 @@ def take_turn(
         None if another process has the lease, the next draw has a proposal, the study is not
         RUNNING, or its budget or its draws are spent.
     """
-    with database.begin(durable=False) as txn:  # a lease that a crash undoes is taken again
+    # Not durable: if the database crashes and loses this COMMIT, a process can take it again.
+    with database.begin(durable=False) as txn:
         if not proposer.take(
             txn, study_id=study.id, token=token, worker_id=worker_id, lease_s=lease_s
         ):
@@ -123,8 +124,9 @@ def end_turn(database: Database, study: Study, *, token: str, no_point_left: boo
     Give up the proposer's lease without storing points.
 
     Args:
-        no_point_left: Whether trials and proposals have every point of the space. If so, no further
-            proposals are made, and the study is FINISHED when all its trials have ended.
+        no_point_left: Whether every point of the space already belongs to a trial or a proposal. If
+            so, no further proposals are made, and the study is FINISHED when all its trials have
+            ended.
     """
     with database.begin(durable=False) as txn:
         is_mine = proposer.release(txn, study_id=study.id, token=token)
@@ -153,7 +155,7 @@ def end_turn_of_dead(
 
 
 def end_draws(database: Database, study: Study) -> None:
-    """Make no further proposals, because trials and proposals have every point of the space."""
+    """End the proposals: every point of the space already belongs to a trial or a proposal."""
     with database.begin() as txn:
         studies.lock(txn, study_id=study.id)
         proposer.end_draws(txn, study_id=study.id)

@@ -80,9 +80,9 @@ class ASHA(BaseScheduler):
     Then the end game begins once no trial underway is below its first rung, and no rung promotes a
     trial. In this case, waiting trials are resumed as long as the end game takes at most the share
     `end_game` of all training. If no trial has reached `max_t` or is on its way there, a trial is
-    resumed in spite of this share. To compute the share, the training without an end game is
-    estimated: of n trials at a bracket's first rung, n / reduction_factor**i train up to the rung
-    that is i rungs higher.
+    resumed even if the end game then takes more. To compute the share, the training without an end
+    game is estimated: of n trials at a bracket's first rung, n / reduction_factor**i train up to
+    the rung that is i rungs higher.
 
     Attributes:
         max_t: The step that completes a trial ("R" in the paper).

@@ -22,7 +22,11 @@ METHOD = "should_stop"
 
 
 def options_of(code: Trainable) -> dict[str, Any] | None:
-    """Read the options of a rule or scheduler, signed or not; None if they cannot be read."""
+    """
+    Read the options of a rule or scheduler from its code; None if they cannot be read.
+
+    The signature of the code is not checked here.
+    """
     with suppress(ValueError, RecursionError):
         options = json.loads(code.source or b"")
         canonical_json(options)  # refuses NaN

@@ -1,4 +1,4 @@
-"""Custom schedulers that are asked in the process of the test."""
+"""Custom schedulers whose code runs in the test's own process, not in a child."""
 
 import json
 from collections.abc import Callable

@@ -204,7 +204,7 @@ def _literal(value: Any) -> str:
 
 
 def differing(made: Mapping[str, str], *, plans: bool = True) -> list[str]:
-    """Paths of files that are missing, out of date, or of an operation that no longer exists."""
+    """Paths of files that are missing or out of date, or whose operation no longer exists."""
     found = {str(path.relative_to(FOLDER)): path.read_text() for path in FOLDER.glob("*/*.sql")}
     read = str if plans else without_plans
     paths = sorted(made.keys() | found.keys())

@@ -73,11 +73,12 @@ class Status(StrEnum):
     """
     The status of a study.
 
-    FINISHED and SPENT are never stored. A study is FINISHED if three conditions hold:
+    FINISHED and SPENT are never stored. A study is FINISHED if four conditions hold:
 
     - RUNNING is stored.
     - No new trial can start, because the budget is spent or the scheduler starts no more trials.
-    - No trial is PENDING or RUNNING, or waits to be promoted, given up or resumed with the study.
+    - No trial is PENDING or RUNNING.
+    - No trial waits to be promoted or given up, or to be resumed together with the study.
     """
 
     RUNNING = "RUNNING"
@@ -85,7 +86,7 @@ class Status(StrEnum):
     STOPPED = "STOPPED"
     FINISHED = "FINISHED"
     SPENT = "SPENT"
-    """What RUNNING trials read as the status of a study that a limit or stop rule has stopped."""
+    """A limit or stop rule has stopped the study. STOPPED is stored; RUNNING trials read SPENT."""
 
 
 class Origin(StrEnum):
@@ -97,7 +98,11 @@ class Origin(StrEnum):
     CLONE = "clone"
     REPLICATE = "replicate"
     BY_INDEX = "by index"
-    """The searcher chose the parameters by index, because its model gave no new point in time."""
+    """
+    The searcher chose the parameters by index, because its model gave no new point.
+
+    The model failed, was too slow, or gave only points that the study has.
+    """
     EVALUATED = "evaluated"
     """The user gave parameters and value; studydb does not run the trial."""
     FOREIGN = "foreign"

@@ -192,7 +192,8 @@ class Space:
         Return why params do not fit this space; None if they fit.
 
         Params fit if they name exactly the parameters of the space, and each value is in the
-        parameter's domain. The check is for rows that another program has written.
+        parameter's domain. The check is for params that another program may have written: params in
+        rows, and params of recorded curves.
 
         Args:
             noun: The word for the params in the message.

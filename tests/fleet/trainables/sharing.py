@@ -11,7 +11,7 @@ TICK_S = 0.05
 
 
 def train(config, trial):
-    """Run for `config["seconds"]`; write a line at the start, and then at least every 50 ms."""
+    """Run for `config["seconds"]`; write a line at the start, and then about every 50 ms."""
     mark = os.environ["FLEET_MARK"]
     path = Path(config["folder"], "held", f"{mark}-{os.getpid()}")
     with path.open("a", buffering=1) as file:
