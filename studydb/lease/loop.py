@@ -24,6 +24,7 @@ from studydb.lease.retries import locked_until, retry_until
 from studydb.lease.rule_judge import AskRule
 from studydb.lease.watch import PollInterval
 from studydb.operations.failing import describe_failure
+from studydb.operations.recover import awaits_recovery
 from studydb.operations.study_progress import StudyProgress
 
 
@@ -151,9 +152,18 @@ class OwnLoop:
         n_held = len(held)
         if not progress.is_exhausted(n_held):
             return False
-        if not progress.promotes:
-            return True
-        return retry_until(deadline, self._acquirer.look_anew).is_exhausted(n_held)
+        if progress.promotes:
+            progress = retry_until(deadline, self._acquirer.look_anew)
+            if not progress.is_exhausted(n_held):
+                return False
+        return not self._is_recovering(progress, n_held, deadline)
+
+    def _is_recovering(self, progress: StudyProgress, n_held: int, deadline: float | None) -> bool:
+        """Whether a trial of another process has an expired lease, so that it may follow soon."""
+        if progress.status is not Status.RUNNING or progress.counts.running <= n_held:
+            return False
+        awaits = partial(awaits_recovery, self._database, self._study)
+        return retry_until(deadline, awaits)
 
     def _warn_of_unended(self) -> None:
         """Warn once that the program drops trials before their end, which makes them run again."""

@@ -50,6 +50,12 @@ def recover(database: Database, study: Study) -> int:
     return sum(_recover_one(database, study, lease=lease, known_dead=False) for lease in lost)
 
 
+def awaits_recovery(database: Database, study: Study) -> bool:
+    """Tell whether the lease of a trial has expired, so that sweeps recover the trial soon."""
+    with database.begin(write=False, single=True) as txn:
+        return sweeps.any_awaited(txn, study_id=study.id)
+
+
 def recover_host(
     database: Database, study: Study, *, process: Process, is_alive: Callable[[Process], bool]
 ) -> int:

@@ -16,6 +16,12 @@ from studydb.store.trials import status_of_study
 MOST = 100
 """The most trials that `suspect`, `wake`, `unpause` or `lost` finds, to keep transactions short."""
 
+RECOVERY_S = 60.0
+"""
+For how long `any_awaited` counts a trial that sweeps could recover. Sweeps normally recover it
+within 15 s, but a trial with values that make its recovery fail stays RUNNING.
+"""
+
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _EXPIRED = trial.c.lease_expires_at < now()
 _CONFIRMED = sa.and_(
@@ -118,6 +124,17 @@ _LOST = Prepared(
     .limit(MOST)
 )
 
+_AWAITED = sa.or_(
+    trial.c.suspect_at.is_(None),
+    after(
+        trial.c.suspect_at,
+        trial.c.lease_s * sa.literal(1 / RENEWALS_PER_LEASE, sa.Double)
+        + sa.literal(RECOVERY_S, sa.Double),
+    )
+    > now(),
+)
+_ANY_AWAITED = Prepared(sa.select(_any_trial(*_IS_EXPIRED, _AWAITED).label("is_awaited")))
+
 _N_LOST = Prepared(
     sa.select(sa.func.count().label("n"))
     .select_from(trial)
@@ -155,6 +172,12 @@ def any_due(txn: Txn, *, study_id: int) -> bool:
     """
     row = txn.first(_ANY_DUE, study=study_id)
     return row is not None and bool(row.is_due)
+
+
+def any_awaited(txn: Txn, *, study_id: int) -> bool:
+    """Tell whether the lease of a trial has expired, so that sweeps recover the trial soon."""
+    row = txn.first(_ANY_AWAITED, study=study_id)
+    return row is not None and bool(row.is_awaited)
 
 
 def suspect(txn: Txn, *, study_id: int) -> int:

@@ -415,7 +415,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
         The call waits, for example while the study is paused or at `max_concurrent`. It does not
         wait for trials that other processes run, unless their results can let the scheduler promote
-        a trial. If one of these processes dies, its trial goes on in the next process that asks.
+        a trial, or the lease of such a trial has expired. If one of these processes dies, its trial
+        goes on in a process that asks.
 
         Args:
             timeout: Seconds to wait; None to wait without limit.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
+from harness.arrange import SimulatedWorker, change, process
 from harness.kept_checkpoints import files_below, live_steps, saved_steps
 from harness.proxy import Proxy
 from sqlalchemy import make_url
@@ -107,9 +108,9 @@ def start(storage_url):
         return started[-1]
 
     yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    for each in started:
+        each.kill()
+        each.communicate()
 
 
 @pytest.mark.parametrize(
@@ -137,6 +138,22 @@ def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_pat
     trial.finish()
     assert live_steps(study, 0) == [1, 2, 3, 4]
     assert study.trial(0).losses == 0  # a checkpoint of a later step resets the count of losses
+
+
+def test_ask_waits_for_the_recovery_of_a_trial_whose_lease_has_expired(create_study, storage_url):
+    study = create_study(
+        "own", num_trials=1, storage=storage_url, space={"x": studydb.uniform(0, 1)}
+    )
+    other_host = SimulatedWorker(study.database, study.record, of=process(boot_id="B"), lease_s=2.0)
+    other_host.take()
+    change(study.database, "UPDATE trial SET lease_expires_at = '2000-01-01'")
+
+    trial = study.ask(timeout=60)
+
+    assert (trial.number, trial.attempt) == (0, 2)
+    trial.report({"loss": 0.5})
+    trial.finish()
+    assert study.ask() is None
 
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)

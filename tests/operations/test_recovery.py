@@ -27,7 +27,7 @@ from studydb.domain.life.states import Reason, State, Status
 from studydb.operations import control
 from studydb.operations.delete import stop_for_deletion
 from studydb.operations.record_event import record_event
-from studydb.operations.recover import recover, recover_host
+from studydb.operations.recover import awaits_recovery, recover, recover_host
 from studydb.operations.study_progress import read_progress
 from studydb.store import sweeps
 
@@ -65,6 +65,35 @@ def test_trial_whose_lease_has_expired_is_a_suspect_before_it_is_recovered(
     assert recovered == (0, 0)
     assert suspects(database) == 1
     assert run.trial().state is State.RUNNING
+
+
+def test_trial_whose_lease_has_expired_is_awaited_until_its_holder_renews_it(
+    database, clock, study, worker
+):
+    run = worker.ask()
+    seen = [awaits_recovery(database, study)]
+
+    clock.advance(LEASE_S + 1)
+    seen.append(awaits_recovery(database, study))
+    recover(database, study)
+    seen.append(awaits_recovery(database, study))
+    worker.renew(run)
+    seen.append(awaits_recovery(database, study))
+
+    assert seen == [False, True, True, False]
+
+
+def test_trial_that_sweeps_cannot_recover_is_not_awaited_for_ever(database, clock, study, worker):
+    worker.ask()
+    clock.advance(LEASE_S + 1)
+    recover(database, study)  # marks the trial as a suspect
+
+    clock.advance(RENEWAL_S + sweeps.RECOVERY_S - 0.01)
+    before = awaits_recovery(database, study)
+    clock.advance(0.02)
+
+    assert before
+    assert not awaits_recovery(database, study)
 
 
 def test_suspect_is_recovered_after_one_renewal_period_of_its_holder(
