@@ -308,7 +308,7 @@ class ActionFactory(StartActions):
     def give_back(
         self, attempt: ClaimedAttempt, values: Sequence[float], *, later: bool
     ) -> StudyAction:
-        """End an attempt like a command that exits with 130 or 143; if `later`, with 75."""
+        """End an attempt like a command that exits with 130 or 143, or with 75 if `later`."""
         kind = TRY_LATER if later else GIVEN_BACK
         return self.finish(attempt, values, Reason.PREEMPTED, Failure(kind, "exited"))
 

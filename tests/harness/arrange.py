@@ -99,7 +99,7 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 
 def created(database: Database, spec: NewStudy) -> Study:
-    """Create a study; it has the functions `ask` of the scheduler and resources of `spec`."""
+    """Create a study; it keeps the `ask` functions of `spec.scheduler` and `spec.resources`."""
     study = create(database, spec)
     if getattr(spec.resources, "ask", None) is not None:
         study = replace(study, resources=spec.resources)
@@ -361,7 +361,7 @@ def end_back_offs(database: Database) -> None:
 
 
 def delete_all_rows(database: Database) -> None:
-    """Empty all tables, so that the next dump is short; for few rows, TRUNCATE takes longer."""
+    """Empty all tables, so that the next dump is short; TRUNCATE is slower for a few rows."""
     with database.begin() as txn:
         # Tables refer to each other in circles, so no order of DELETEs keeps every foreign key.
         txn.run_text(

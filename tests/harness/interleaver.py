@@ -120,7 +120,7 @@ class Interleaver:
                 self._changed.notify_all()
 
     def _settle(self, clients: list[Client], deadline: float) -> bool:
-        """Wait until no call runs, except those that wait for locks; False if all are done."""
+        """Wait until each call is done, or waits for its turn or a lock; False if all are done."""
         while time.monotonic() < deadline:
             with self._changed:
                 running = [client for client in clients if client.state == "running"]

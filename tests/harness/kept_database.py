@@ -18,7 +18,7 @@ from studydb.db import Database, connect
 from studydb.domain.errors import StudydbError
 
 MOST_TESTS = 100
-"""The database is replaced after so many tests, because deleted rows slow statements down."""
+"""The database is replaced after this many tests, because deleted rows slow statements down."""
 
 _CATALOGS = (
     *("pg_class", "pg_attribute", "pg_attrdef", "pg_constraint", "pg_trigger", "pg_proc"),
@@ -28,7 +28,7 @@ _SCHEMA = " UNION ALL ".join(
     f"SELECT '{name}', count(*), max(xmin::text::bigint) FROM {name}"
     for name in (*_CATALOGS, "studydb_version")
 )
-"""Gives other rows after a change of the schema, rights, settings or planner's statistics."""
+"""The query's rows change with the schema, the rights, the settings or the planner's statistics."""
 
 _END_OTHER_SESSIONS = """
     SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity

@@ -194,13 +194,13 @@ class Model:
         """
         End back-offs, mark suspects and end lost attempts; return how many were lost.
 
-        Trials that were paused together with their study become PENDING again if it is RUNNING.
+        If the study is RUNNING, trials that were paused together with it become PENDING again.
 
         At each `yield` a transaction has ended, and other actions may run.
 
         Args:
             skipped: The numbers of the trials that other actions lock in the first transaction.
-            skipped_later: The numbers of the trials that they lock when the sweep ends attempts.
+            skipped_later: The numbers of the trials that other actions lock when attempts end.
         """
         for trial in self.trials:
             if trial.number not in skipped:

@@ -294,7 +294,7 @@ class ModelJudge:
 
 
 def _entry(rung: ModelRung, judged: Judged, result: Result) -> dict[str, Any]:
-    """The row of an entry; after its last result a trial does not wait, even if told to pause."""
+    """The row of an entry; a trial that has reported its last result does not wait at the rung."""
     is_nan, cutoff = math.isnan(result.value), judged.cutoff
     waits = judged.action is Action.PAUSE and judged.waits and not result.is_last
     return {

@@ -41,7 +41,7 @@ RETRY_S = 5.0
 
 
 class Passed(NamedTuple):
-    """The first trial that an empty worker could run; since `since_s` too little has been free."""
+    """The first trial that an idle worker could run. The trial has not fitted since `since_s`."""
 
     number: int
     asks: str

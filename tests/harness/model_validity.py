@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def invalidate(model: "Model", trial: ModelTrial) -> None:
-    """Invalidate a trial; it ends if it waits, and is asked to stop if it runs."""
+    """Invalidate a trial: a RUNNING trial is asked to stop, a PENDING or PAUSED trial ends."""
     if trial.invalidated_at is None:
         trial.invalidated_at = model.now
     model.judge.unrank(trial.number)

@@ -284,9 +284,9 @@ def _frames(connection: socket.socket) -> Iterator[bytes]:
     """
     Each message after the startup: a letter, the number of bytes after the letter, a body.
 
-    If the connection ends within a message, the last item is the received part of the message. A
-    server that cannot start a process for the connection sends only an "E" and a text; then these
-    are the last item.
+    If the connection ends within a message, the last item is the received part of the message. If
+    the server cannot start a process for the connection, it sends only an "E" and a text, and the
+    two are the last item.
     """
     while head := _exactly(connection, 1 + _LENGTH.size):
         n_bytes = _LENGTH.unpack(head[1:])[0] - _LENGTH.size if len(head) > _LENGTH.size else 0

@@ -50,7 +50,7 @@ REQUESTS: dict[str, Callable[[studydb.Study, Random, list[int]], Any]] = {
 
 @dataclass(frozen=True)
 class _Shared:
-    """What all processes get: each releases `begun` once, and ends when `over` is set."""
+    """The data that all processes get. A process releases `begun` once, and ends after `over`."""
 
     storage: str
     names: Sequence[str]

@@ -5,7 +5,8 @@ The folders `store` and `operations` test the SQL on both databases, and most te
 no other SQL. So the tests of a file in `FOLDERS`, and the cases of each test, take turns: one runs
 on SQLite, the next on PostgreSQL. If a test has two parameters, each value of each parameter meets
 both databases. A test with the marker `each_database` or `row` runs on both databases. The cases of
-`LONG_TESTS` take turns in any case. The fixture `sqlite_alone` runs tests on SQLite only.
+`LONG_TESTS` take turns whatever their folder and markers. The fixture `sqlite_alone` runs tests on
+SQLite only.
 
 No case is left out if an argument of pytest names a single test, or if STUDYDB_EVERY_CASE is 1;
 `scripts/mutations` sets this variable.
@@ -20,7 +21,7 @@ import pytest
 
 FOLDERS = ("conformance", "integrations", "worker")
 LONG_TESTS = ("test_study_machine.py",)
-"""Files whose cases take turns although rows of rows.md name their tests, which take long."""
+"""Files of long tests, whose cases take turns even if the tests have the marker `row`."""
 
 DATABASES = ("sqlite", "postgresql")
 DATABASE = "storage_url"
@@ -28,8 +29,9 @@ DATABASE = "storage_url"
 
 Seen = dict[tuple[str, tuple[str, ...]], dict[object, int]]
 """
-The positions of the tests of each file, by name; and for each test and group of parameters, the
-positions of the tuples of values, by the values' `id()`.
+Two kinds of entries. The key (file, ()) has the position of each test in the file, by the test's
+name. The key (test, parameters) has the position of each combination of these parameters' values,
+by the tuple of the values' `id()`.
 """
 
 

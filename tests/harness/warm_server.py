@@ -23,8 +23,8 @@ class WarmServer:
         printed: What a worker would print.
         started: What `Templates.spawn` has returned for each attempt.
         is_stopping: Whether the templates are told that the worker is stopping.
-        known: The trainable that the worker has read before it makes the job; None for the job's.
-        on_read: Called before an attempt's job is made; a worker reads the study's trainable then.
+        known: The trainable that the worker knows before it makes a job; None for the job's.
+        on_read: Called when `Templates` asks for a job; a worker then reads the trainable.
     """
 
     def __init__(self, fork_server: ForkServer, pump: OutputPump, folder: Path) -> None:

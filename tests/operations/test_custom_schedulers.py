@@ -147,7 +147,7 @@ def test_why_is_recorded_once_for_a_decision_to_stop_and_never_for_a_decision_to
 
 @dataclass(frozen=True)
 class Growing(Cup):
-    """A trial that pauses at its Nth rung asks for N GPUs, or for the resources `gpus` if given."""
+    """Lets a trial that pauses at its Nth rung ask for N GPUs, or for `gpus` if this is given."""
 
     gpus: object = None
 

@@ -2,9 +2,10 @@
 A call is repeated after its connection was severed or its process was killed at a COMMIT.
 
 "before": the COMMIT is not carried out. "after": it is carried out, but the caller gets no reply.
-The repeated call must leave the same rows as an undisturbed call. If the interrupted call had
-changed nothing, the repeated call must answer as an undisturbed call. Otherwise it must answer as a
-duplicate of an undisturbed call.
+The repeated call must leave the same rows as an undisturbed call. After a severed connection it
+must answer as an undisturbed call if the interrupted call had changed nothing, and otherwise as a
+duplicate of an undisturbed call. After a kill "before" a COMMIT it must answer as an undisturbed
+call, and after a kill "after" a COMMIT as a duplicate of an undisturbed call.
 """
 
 import functools

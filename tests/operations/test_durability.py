@@ -1,4 +1,4 @@
-"""An answered flush, save, finish or request survives a crash of the server; a claim may not."""
+"""An answered flush, save, finish or request survives a server's crash; a claim may be lost."""
 
 from contextlib import closing
 

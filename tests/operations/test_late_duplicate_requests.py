@@ -1,7 +1,7 @@
 """
 A duplicate request that arrives late, after other operations, changes nothing.
 
-While its attempt holds the trial, a duplicate claim gets this trial; afterwards it gets None.
+A duplicate claim gets its trial as long as the claim's attempt holds the trial. Then it gets None.
 """
 
 import pytest

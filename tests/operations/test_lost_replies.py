@@ -31,7 +31,7 @@ def _standing_clock(clock):
 
 @pytest.fixture
 def each_operation(database):
-    """Yield each operation's name and a function that arranges its call; another study exists."""
+    """For each operation: store another study; yield the name and the function that arranges it."""
 
     def operations():
         for operation, arranged in OPERATIONS.items():

@@ -361,7 +361,7 @@ def clients(postgres_url):
 @contextmanager
 def waiting_ask(database, rival, url, sql):
     """
-    Let an ask wait for the lock of the study's row, which `sql` changes, while the body runs.
+    Run the body while an ask waits for the lock of the study's row, which `sql` has changed.
 
     Yield the study, the ask's future, and a list of the statements that the ask sends.
     """

@@ -1,5 +1,5 @@
 """
-The row of an upload is stored before its first byte is written.
+The row of an upload is stored before the first byte of the object is written.
 
 Workers find the uploads of ended attempts by these rows, and delete first the bytes, then the row.
 The bytes stay if a checkpoint names them, or if the row names another place than the upload's own.

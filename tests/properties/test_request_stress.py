@@ -1,8 +1,8 @@
 """
 Half of the processes run trials; the other processes send people's requests as fast as they can.
 
-The processes that run trials are killed now and then. Calls raise no errors (of a deadlock, for
-example) except refusals, and the promises of `harness.row_invariants` hold afterwards.
+The processes that run trials are killed now and then. Calls raise no errors except refusals
+(a deadlock would raise an error), and the promises of `harness.row_invariants` hold afterwards.
 `STUDYDB_NIGHTLY=1` runs 16 processes, instead of 4, for 60 s or more.
 """
 

@@ -56,7 +56,7 @@ PAIRS = [
 
 
 class Situation:
-    """Three running trials. Some calls carry a rule's decision: to stop, or that the rule failed."""
+    """Three running trials. Some calls carry a rule's decision to stop, or a rule's failure."""
 
     def __init__(self, database, kind):
         rules = (CustomRule("my_rules:TooSlow"),)

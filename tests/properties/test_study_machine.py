@@ -1,7 +1,8 @@
 """
 Random walks on a study: after every step, its rows in a database equal those of its model.
 
-`STUDYDB_NIGHTLY=1` makes the test long: 12,500 steps on each database for each kind of study.
+`STUDYDB_NIGHTLY=1` makes the test long: at least 12,500 steps on each database for each kind of
+study.
 """
 
 import functools
@@ -45,7 +46,7 @@ from studydb.schedulers import FIFO
 NIGHTLY = os.environ.get("STUDYDB_NIGHTLY") == "1"
 STEPS = 50
 WALKS = 250 if NIGHTLY else 8
-"""The walks of a round. The test takes rounds until each step that must happen has happened."""
+"""The walks of a round. Up to `ROUNDS` rounds run, until all that must happen has happened."""
 ROUNDS = 4 if NIGHTLY else 12
 
 SETTINGS = settings(
@@ -96,8 +97,8 @@ MUST_HAPPEN = {
     "send_again",
 }
 """
-Steps and answers that must occur; otherwise the walks have tested too little. `ROOM` is the list
-for studies with a quota, and `SIZED` is the list for studies whose trials ask for resources.
+Steps and answers that must occur; otherwise the walks have tested too little. `ROOM`
+replaces this set for studies with a quota, and `SIZED` for studies whose trials ask for resources.
 """
 
 

@@ -59,8 +59,8 @@ KEY = r"pkey|INTEGER PRIMARY KEY|USING PRIMARY KEY|autoindex|_key"
 
 TRIAL_KEY = r"trial_pkey|SEARCH trial USING INTEGER PRIMARY KEY"
 """
-This pattern matches only the key of `trial`. A fence also reads `study` by its key, and that must
-not make the test pass.
+This pattern matches only the key of `trial`. A fence also reads `study` by its key, but a read of
+`study` must not make the test pass.
 """
 
 PROPOSAL_KEY = r"proposal_pkey|SEARCH proposal USING (COVERING )?INDEX sqlite_autoindex_proposal"
@@ -112,8 +112,8 @@ OF_EACH_TRIAL = (
     "earlier send",
 )
 """
-Frequent statements. A connection may plan one while the tables are empty and keep that plan, so the
-plan must suit large tables, too.
+Frequent statements. A connection may plan such a statement while the tables are empty and keep
+this plan, so the plan must suit large tables, too.
 """
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())
