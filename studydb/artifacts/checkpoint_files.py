@@ -150,9 +150,9 @@ class Saver:
 
         Does nothing for a directory or the database.
 
-        Only the trial's own thread may import the library. If another thread imported it while the
-        trial's code forks (data loaders do), the forked process would keep the locks of half
-        imported modules for ever.
+        Only the trial's own thread may import the library. The trial's code may fork, for example
+        in a data loader. If another thread were importing the library at that moment, the forked
+        process would hold the import locks of half-imported modules for ever.
 
         Raises:
             CheckpointError: The library is missing, or cannot be prepared.
@@ -162,7 +162,7 @@ class Saver:
 
     def begin(self, *, step: int) -> Upload | None:
         """
-        Name the object of the next checkpoint; None if it will be in the database.
+        Name the object of the next checkpoint; None if the checkpoint will be in the database.
 
         The upload must be recorded in the database before `save` is called, so that the bytes can
         be found and deleted if this process dies.

@@ -32,8 +32,8 @@ class DirectoryStore:
     URL's last four parts. So the tree may be moved, and no row can name a file outside the tree.
 
     On a host that has not mounted a shared directory, the directory is missing or empty. So only
-    `add_study` makes the folder of a study. Without this folder, no object is written, and no
-    object counts as lost: reads raise an OSError, which does not mark a checkpoint as corrupt.
+    `add_study` makes the folder of a study. Without this folder, writes raise CheckpointError, and
+    reads raise OSError, after which no checkpoint is marked as corrupt.
     """
 
     is_remote = False
@@ -217,7 +217,7 @@ def _delete_all(paths: Iterable[Path]) -> None:
 
 def _make_directory(path: Path) -> None:
     """
-    Make a directory and its parents, fsynced so that they survive a crash of the host.
+    Make a directory and its missing parents; fsync them, so that they survive a host's crash.
 
     Another process may remove an empty parent at the same time; the parent is then made again.
     """

@@ -41,7 +41,7 @@ def _place(study_uuid: str, digest: str) -> Place:
     """
     Return where bytes are stored.
 
-    The halves of their digest take the place of the UUIDs of a trial and its checkpoint.
+    The two halves of their digest are used as the UUIDs of a trial and of its checkpoint.
     """
     halves = (str(UUID(half)) for half in (digest[:32], digest[32:]))
-    return Place(study_uuid, next(halves), 0, 0, next(halves))  # no attempt has the number 0
+    return Place(study_uuid, next(halves), 0, 0, next(halves))  # attempts count from 1

@@ -43,7 +43,7 @@ _MOST_PARTS = 9_000
 """S3 takes 10,000 parts per object, so the parts of a file above 70 GiB are larger than 8 MiB."""
 
 _MARKERS = ("KeyMarker", "UploadIdMarker")
-"""The parameters of S3 that say where the next page of a bucket's multipart uploads begins."""
+"""The parameters of S3 that say where the next page of a list of multipart uploads begins."""
 
 _TRAINS_ON = " Training continues, and the previous checkpoint is kept."
 
@@ -321,7 +321,7 @@ class RemoteStore:
 
     def _abort_leftover_uploads(self, target: str) -> None:
         """
-        Abort the multipart uploads of a stored object that were begun and never completed.
+        After an object is stored, abort its multipart uploads that were never completed.
 
         If the reply to the request that begins an upload is lost, the library sends the request
         again, and the first upload stays open. This method then aborts the first upload. It ignores
@@ -417,7 +417,7 @@ class RemoteStore:
 
     @contextmanager
     def _explaining(self, what: str, consequence: str = "") -> Iterator[None]:
-        """Raise CheckpointError, which says what has failed and why, if the store fails."""
+        """Raise CheckpointError if the store fails; the message says what has failed, and why."""
         try:
             yield
         except CheckpointError:

@@ -15,8 +15,8 @@ For how long a save or a removal repeats a call. The time is short: training may
 
 READ_PATIENCE_S = 300.0
 """
-For how long a read repeats a call. If the call of a restore still fails then, the worker claims no
-more trials.
+For how long a read repeats a call. If a call of a restore still fails after that, the worker claims
+no more trials.
 """
 
 FIRST_WAIT_S, LONGEST_WAIT_S, JITTER_S = 0.2, 10.0, 0.2

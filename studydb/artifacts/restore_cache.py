@@ -110,7 +110,7 @@ class RestoreCache:
         self.folder, self._limit_bytes = folder, limit_bytes
 
     def read_bytes(self, restore: Restore) -> bytes | None:
-        """Read a dict's bytes; None if the cache does not have them, or its entry is damaged."""
+        """Read a dict's bytes; None if the cache has no entry for it, or the entry is damaged."""
         path = self._path(restore.digest, restore.size_bytes)
         try:
             data = _read_regular(path, restore.size_bytes)
@@ -123,7 +123,7 @@ class RestoreCache:
         return data
 
     def copy_directory(self, restore: Restore, target: Path) -> bool:
-        """Copy a directory to `target`; False if it is missing or damaged, or the copy fails."""
+        """Copy an entry to `target`; False if it is missing or damaged, or the copy fails."""
         path = self._path(_key_of_directory(restore.digest, restore.url), restore.size_bytes)
         if not os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises PermissionError
             return False

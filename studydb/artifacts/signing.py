@@ -2,7 +2,7 @@
 Signatures of checkpoints.
 
 Opening a checkpoint can run code: a dict is stored as a pickle, and most libraries load the models
-in a directory with pickle.
+in a directory with pickle. So only a checkpoint with a valid signature is fetched.
 """
 
 from msgspec import structs

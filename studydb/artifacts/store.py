@@ -45,10 +45,10 @@ def parts_of(url: str) -> tuple[str, ...] | None:
 
 def known_parts_of(url: str, *, store: object) -> tuple[str, ...]:
     """
-    Return what `parts_of` returns.
+    Return what `parts_of` returns, but raise an error instead of returning None.
 
     Raises:
-        CheckpointError: The URL in a checkpoint's row is not that of an object.
+        CheckpointError: The URL in a checkpoint's row is not the URL of an object.
     """
     parts = parts_of(url)
     if parts is None:

@@ -14,12 +14,12 @@ from studydb.domain.errors import CheckpointError
 from studydb.settings import frame
 
 MAX_FILES = 100_000
-"""A directory that holds more files and directories is refused: it probably holds a data set."""
+"""A directory with more files and directories than this is refused: it probably is a data set."""
 
 _CHUNK_BYTES = 1 << 20
 
 _CANNOT_SYNC_DIRECTORIES = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP})
-"""Errors of fsync if a file system, such as some network file systems, cannot sync directories."""
+"""The errors of fsync on file systems that cannot sync directories; some network ones cannot."""
 
 
 class File(Struct, frozen=True):

@@ -81,7 +81,7 @@ class Acquirer:
 
     def acquire(self) -> Claim | None:
         """
-        Claim a PENDING trial or, if there is none, make a new trial within the budget.
+        Claim a PENDING trial, promote a PAUSED trial and claim it, or make a new trial.
 
         Raises:
             StorageTransient: Call again; if a trial was claimed, the next call returns the trial.
@@ -154,11 +154,11 @@ class Acquirer:
 
     def _acquire(self, *, again: bool) -> Claim | None:
         """
-        Try claim and ask; begin with the operation that returned the previous trial.
+        Try a claim and an ask; `_remember` says which of them comes first.
 
-        If trials can wait at rungs, `promote` comes before the ask: the scheduler may want a trial
-        promoted or a rung closed. But if an earlier try was not answered, the claim comes first,
-        because that try may have promoted a trial and claimed it.
+        If trials can wait at rungs, `promote` comes before the ask, because the scheduler may want
+        to promote a trial or to close a rung. But if an earlier try was not answered, the claim
+        comes first, because that try may have promoted a trial and claimed it.
         """
         claims_first = self._claims_first or (again and self._resumes)
         claimed = self._claim(again=again) if claims_first else None
@@ -177,7 +177,8 @@ class Acquirer:
         if step is not NextStep.START_NEW:
             self._end_wait()
             return None
-        # An ask above made no trial if trials were PENDING; workers may have claimed these since.
+        # If an ask was sent above, it made no trial if trials were PENDING. By now, other workers
+        # may have claimed these trials.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
@@ -187,14 +188,15 @@ class Acquirer:
         """Choose with which operation the next search begins, and where in the queue."""
         self._last_position = claimed.queue_position
         # A trial that is claimed for its first attempt was enqueued, cloned, or left to other
-        # workers by a worker that it did not fit. For a later attempt, most trials were promoted.
+        # workers by a worker that it did not fit. Most trials that are claimed for a later attempt
+        # were promoted.
         self._claims_first = not self._resumes or claimed.lease.attempt == 1
 
     def _claim(self, *, again: bool, is_promoted: bool = False) -> Claim | None:
         if self._fitting.is_classed:
             return self._fitting.claim(self._claimant, again=again)
-        # A promoted trial's number can be lower than that of the last claimed trial, behind which
-        # other scans begin.
+        # Other scans begin behind the last claimed trial. A promoted trial can have a lower number
+        # than that trial.
         return claim(
             self._database,
             self._study,
@@ -210,7 +212,7 @@ class Acquirer:
     def _ask(self, *, again: bool, if_nothing_waits: bool) -> Claim | None:
         study, fits = self._study, self._fitting.names()
         if not study.asks_by_config and fits is not None and OF_STUDY not in fits:
-            return None  # a trial that an earlier send of this ask has made is found by `_claim`
+            return None  # `_claim` finds a trial that an earlier send of this ask has made
         must_fit = study.asks_by_config and not self._fitting.is_unlimited
         proposer = self._proposer
         for _ in range(MOST_ASKS):

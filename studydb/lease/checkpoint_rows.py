@@ -109,7 +109,7 @@ class Checkpoints:
         why: str = "",
         is_verified: bool = True,
     ) -> Checkpoint | None:
-        """Mark a checkpoint as corrupt; return the one to restore instead, if there is one."""
+        """Mark a checkpoint as corrupt; return the checkpoint to restore instead, or None."""
         before: Checkpoint | None = self._retry(
             lambda: mark_corrupt(
                 self._database,
@@ -198,7 +198,7 @@ def delete_removed(
     """
     Delete the bytes of removed checkpoints, then their rows.
 
-    In this order, rows still name the remaining bytes after a crash.
+    Because of this order, a row still names the bytes that are left after a crash.
 
     Args:
         trial_uuid: The trial's UUID, for the checkpoints that were read without one.

@@ -116,9 +116,9 @@ class Fitting:
         Read the queues; return the classes that fit now, or None if all fit or none is known.
 
         No queues are read if every request fits, if this process knows of no classes, or while
-        another slot searches. A process without classes does not find trials that have asked for
-        resources since its last read of the classes. So a search without a result reads the
-        classes again.
+        another slot searches. A process that knows of no classes cannot find a trial whose class
+        was made after the process last read the classes. So, if its search finds no trial, it reads
+        the classes again.
         """
         if self._learned_s == NEVER:
             self.learn()
@@ -188,7 +188,7 @@ class Fitting:
 
     def hold(self, claim: Claim) -> bool:
         """
-        Record that a claimed trial uses what it asks for; False if that is not free.
+        Record that a claimed trial uses the resources that it asks for; False if they are not free.
 
         If the locks of the GPUs cannot be read, nothing counts as free: the trial is given back,
         and the next search raises the error.

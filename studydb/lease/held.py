@@ -45,7 +45,7 @@ _MISFIT = (
 
 
 def refusal(claim: Claim) -> Failure | None:
-    """Return the failure of a trial whose params do not fit the study's space; None if they fit."""
+    """Return the failure of a trial whose params or config do not fit the space; else None."""
     if claim.misfit is None:
         return None
     return Failure("studydb.InvalidSpec", f"{claim.misfit} {_MISFIT}")

@@ -57,7 +57,7 @@ class OwnLoop:
             ask_rule: Asks a custom stop rule; None if the study has none.
             capacity: The resources that this process has for its trials; unlimited by default.
             at_close: Called when this object has been closed.
-            deadline: The time by the monotonic clock up to which to try to register.
+            deadline: Until when to try to register, by the monotonic clock.
 
         Raises:
             TimeoutError: The database did not answer before the deadline.
@@ -97,7 +97,7 @@ class OwnLoop:
         Get the next trial; None if no more follow, or a person has drained this process.
 
         Args:
-            deadline: The time by the monotonic clock up to which to wait; None to wait without end.
+            deadline: Until when to wait, by the monotonic clock; None to wait without end.
 
         Raises:
             TimeoutError: No trial could start before the deadline.

@@ -25,8 +25,8 @@ Answered = TypeVar("Answered")
 
 LAST_PATIENCE_S = 5.0
 """
-The patience of `give_back` and `fail_by`, and of the `release` of a trial whose `with` block ends
-by an error that is no Exception, such as KeyboardInterrupt.
+The patience of `give_back` and `fail_by`. It also holds for the `release` of a trial whose `with`
+block was ended by KeyboardInterrupt or another error that is no subclass of `Exception`.
 """
 
 
@@ -42,7 +42,7 @@ class OwnTrial:
         config: `params`, with the values that a person has changed, and the study's constants.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         uuid: The trial's UUID.
-        name, tags: What a person has called the trial; None if it has no name, () without tags.
+        name, tags: The name and the tags that a person has given the trial; None and () without.
         attempt: The number of this attempt at the trial, from 1.
         checkpoint: The checkpoint to start from, with `.step`, and `.to_dict()` or `.path`; None to
             start from scratch.
@@ -130,8 +130,8 @@ class OwnTrial:
             InvalidReport: The study's metric is missing or not a number, or the step does not rise.
             CheckpointError: The dict cannot be pickled, or the directory cannot be copied.
             UsageError: The checkpoint is neither a dict nor a path; or the key file, which signs
-                checkpoints, cannot be used; or this process is a fork of the one that asked.
-            NotAllowed: The study's loop was closed, which has given the trial back.
+                checkpoints, cannot be used; or this process is a fork of the process that asked.
+            NotAllowed: The study's loop was closed before, and this has given the trial back.
             StorageTransient: The database did not answer for 15 minutes.
         """
         self._check_process()
@@ -237,7 +237,7 @@ class OwnTrial:
         trace: TracebackType | None,
     ) -> None:
         """
-        Finish the trial; after an Exception, `fail` it; after another error, `release` it.
+        Finish the trial; after an `Exception`, `fail` it; after any other error, `release` it.
 
         After LeaseLost, nothing is written.
         """
@@ -263,7 +263,7 @@ class OwnTrial:
             raise
 
     def _fail_by(self, error: Exception) -> None:
-        """End the attempt as failed if its values caused the error: sending again cannot help."""
+        """End the attempt as failed if its values caused the error: each later send would fail."""
         if is_of_values(error) and fail_by(self._held, error):
             self._close()
 

@@ -36,7 +36,7 @@ class OwnWorker:
     """
     Renews the leases of an own loop, flushes its results, and gives back dropped trials.
 
-    The program has dropped a trial if it has let go of the trial's handle before the trial's end.
+    A trial is dropped if Python deletes the trial's handle before the trial has ended.
 
     Attributes:
         pid: The id of the process that registered.
@@ -46,8 +46,8 @@ class OwnWorker:
         fitting: Counts the resources of the held trials.
         unended: A list with the number of the first dropped trial; empty if there is none. A trial
             whose lease was lost does not count.
-        is_abandoned: Whether the program has dropped the loop and its trials, so that the flushing
-            thread closes this worker.
+        is_abandoned: Whether Python has deleted the loop and the handles of its trials, so that the
+            flushing thread closes this worker.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class OwnWorker:
 
     def drop(self, held: HeldAttempt) -> None:
         """
-        Let the flushing thread give an attempt back whose handle was dropped.
+        Let the flushing thread give back an attempt whose handle was dropped.
 
         Python calls this in any thread at any line, so it takes no lock.
         """
@@ -154,7 +154,7 @@ class OwnWorker:
         """Give back all held trials, and record that this process has ended."""
         if self.is_foreign:
             return
-        with self._closing:  # the interpreter's end waits for the flushing thread
+        with self._closing:  # at exit, wait if the flushing thread closes this worker
             if self._closed.is_set():
                 return
             # Each step runs even if Ctrl-C interrupts an earlier step. Otherwise a heartbeat that

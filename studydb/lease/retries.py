@@ -125,7 +125,7 @@ def locked_until(lock: "threading.RLock", deadline: float | None) -> Iterator[No
     Args:
         lock: A reentrant lock. Ctrl-C can come before `acquire` has returned; only a reentrant lock
             then knows whether this thread holds it.
-        deadline: The time by the monotonic clock up to which to wait; None to wait without end.
+        deadline: Until when to wait, by the monotonic clock; None to wait without end.
 
     Raises:
         TimeoutError: Another thread held the lock until the deadline.

@@ -92,7 +92,7 @@ class RuleJudge:
 
     def judged(self, batch: Batch, read: ReadResults) -> Batch:
         """
-        Return the batch with the rules' decision; a second call with the batch asks no rule again.
+        Return the batch with the rules' decision; a second call with this batch asks no rule again.
 
         Raises:
             Exception: Any exception that `read` raises.

@@ -2,8 +2,9 @@
 The folder of a study in a directory that stores checkpoints, and which host may make it.
 
 A host that has not mounted a shared directory sees a missing or empty directory in its place. If
-that host wrote checkpoints there, no other host would find them. Therefore a host makes a folder
-only if it sees the study's newest checkpoint, or if no attempt has saved one in a directory yet.
+that host wrote checkpoints there, no other host would find them. The newest kept checkpoint that an
+attempt has saved in a directory decides: a host makes a folder only if it sees this checkpoint, or
+if there is none.
 """
 
 from studydb.artifacts import open_store, parts_of
@@ -34,7 +35,7 @@ def check_study_folders(database: Database, study: Study) -> None:
     Check that this host can delete the checkpoints of a study.
 
     Raises:
-        CheckpointError: This host does not see the study's newest checkpoint in a directory.
+        CheckpointError: This host does not see the newest checkpoint that is in a directory.
     """
     stores = list(database.locations.checkpoint_stores(study).outside_database())
     missing = [store for store in map(open_store, stores) if not store.has_study(study.uuid)]
@@ -43,7 +44,7 @@ def check_study_folders(database: Database, study: Study) -> None:
 
 
 def store_of_new(url: str) -> str:
-    """Return the URL of the store for which studydb has made an object's URL."""
+    """Return the store's part of an object's URL: the URL without the object's path."""
     return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 

@@ -1,4 +1,4 @@
-"""Delete uploads from their stores if their attempts have ended and no checkpoint names them."""
+"""Delete the bytes and the rows of abandoned uploads; see `operations.uploads`."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from studydb.operations.refresh import refreshed
 from studydb.operations.uploads import abandoned_uploads, delete_upload
 
 PAUSE_S = 60.0
-"""The time between two looks of one process for uploads that no attempt will finish."""
+"""The time between two looks of one process for abandoned uploads."""
 
 SETTLED_S = 10.0
 """
@@ -26,7 +26,7 @@ be recovered before the worker's fork server has killed the process that writes 
 
 class UploadCollector:
     """
-    Looks for uploads of ended attempts once a minute, and deletes them in a thread.
+    Looks for abandoned uploads once a minute, and deletes them in a thread.
 
     Any number of processes may collect at the same time. If a process dies after it has deleted the
     bytes of an upload, but before the upload's row, the next process deletes the row.
@@ -67,7 +67,7 @@ def collect_uploads(
     settled_s: float = 0.0,
 ) -> int:
     """
-    Delete the bytes of uploads whose attempts have ended, then their rows.
+    Delete the bytes of all abandoned uploads of a study, then the rows of these uploads.
 
     Args:
         found: The first uploads, if the caller has read them.
@@ -91,7 +91,7 @@ def collect_uploads(
 
 def delete_uploads(database: Database, study: Study, uploads: Sequence[AbandonedUpload]) -> int:
     """
-    Delete the bytes of abandoned uploads, then their rows; call again for uploads that are left.
+    Delete the bytes of these uploads, then their rows; call again for uploads that are left.
 
     Returns:
         How many uploads are left, because their store fails.
@@ -111,7 +111,7 @@ def delete_uploads(database: Database, study: Study, uploads: Sequence[Abandoned
 
 def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
     """
-    Delete what an upload has written; return whether its row may be deleted, too.
+    Delete the bytes of an upload; return whether the upload's row may be deleted, too.
 
     Nothing is deleted, and True is returned, if a checkpoint's row names the bytes, or if the URL
     was changed and does not name the upload's own object.

@@ -1,1 +1,5 @@
-"""All SQL on rows, a file per group of tables. Functions join the caller's transaction."""
+"""
+All SQL that reads or changes rows, with one file for each group of tables.
+
+Each function joins the caller's transaction.
+"""

@@ -257,7 +257,7 @@ def end_binds(
 
 
 def set_devices(txn: Txn, *, lease: Lease, names: Sequence[str]) -> None:
-    """Store which devices an attempt holds, unless it has ended."""
+    """Store which devices an attempt holds, unless the attempt has ended."""
     txn.run(_SET_DEVICES, of_token=lease.token, to_devices=list(names))
 
 
@@ -286,7 +286,8 @@ def since_checkpoint(txn: Txn, *, lease: Lease, limit: int) -> list[HowEnded]:
     """
     Read how the attempts before the lease's attempt ended, newest first.
 
-    Only attempts after the one that saved the trial's newest checkpoint are read, at most `limit`.
+    At most `limit` attempts are read, and only attempts after the attempt that saved the trial's
+    newest checkpoint.
     """
     rows = txn.all(_SINCE_CHECKPOINT, trial=lease.trial_id, no=lease.attempt, limit=limit)
     return [HowEnded._make(row) for row in rows]

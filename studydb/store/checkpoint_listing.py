@@ -133,7 +133,7 @@ def find(txn: Txn, *, checkpoint_id: int) -> KeptCheckpoint | None:
 
 
 def trials_after(txn: Txn, *, study_id: int, after_number: int, limit: int) -> list[NumberedTrial]:
-    """Read the ids and numbers of a study's first `limit` trials after a number, ascending."""
+    """Read the ids and numbers of the first `limit` trials above `after_number`, ascending."""
     found = txn.all(_TRIALS_AFTER, study=study_id, after_number=after_number, limit=limit)
     return [NumberedTrial(row.id, row.number) for row in found]
 

@@ -336,7 +336,7 @@ def data(txn: Txn, *, checkpoint_id: int) -> bytes | None:
 
 
 def mark_corrupt(txn: Txn, *, checkpoint_id: int) -> bool:
-    """Mark a checkpoint as corrupt and removed; False if it was corrupt before or has no row."""
+    """Mark a checkpoint as corrupt and removed; False if it was marked before or has no row."""
     return txn.count(_CORRUPT, checkpoint=checkpoint_id) == 1
 
 
@@ -348,17 +348,17 @@ def before(txn: Txn, *, trial_id: int, checkpoint_id: int) -> Checkpoint | None:
 
 def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
     """
-    Find the checkpoint of another trial from which a trial began.
+    Find the checkpoint from which a trial began, if it is a checkpoint of another trial.
 
     Returns:
-        None if the trial began without such a checkpoint, or the checkpoint was removed.
+        None if the trial did not begin from such a checkpoint, or the checkpoint was removed.
     """
     row = txn.first(_SOURCE, trial=trial_id)
     return None if row is None else read(row)
 
 
 def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
-    """Store from which checkpoint of another trial a held trial begins; None if there is none."""
+    """Store the other trial's checkpoint from which a held trial begins; None if there is none."""
     txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
 
 

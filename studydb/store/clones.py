@@ -118,7 +118,7 @@ def select(
     txn: Txn, *, study_id: int, selection: Selection, after_number: int, limit: int
 ) -> list[int]:
     """
-    Read the numbers of up to `limit` trials of a selection, after a number.
+    Read the numbers of a selection's first `limit` trials with numbers above `after_number`.
 
     Trials that are invalidated, or that have a clone, are left out.
     """

@@ -24,7 +24,7 @@ MOST = 100
 """The most trials that one transaction gives up, and the most closed rungs that it locks."""
 
 MOST_KEPT = 2**62
-"""The most trials that a rung keeps. The user's code can ask for more than a bigint holds."""
+"""The most trials that a rung keeps; the user's code may ask for more than a bigint can hold."""
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 _WAITING = (rung_entry.c.rung_id == sa.bindparam("rung"), rung_entry.c.waiting)

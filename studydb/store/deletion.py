@@ -125,7 +125,7 @@ _REST = (
 
 
 class Needing(NamedTuple):
-    """A trial of another study for which a checkpoint of this study is pinned."""
+    """A trial of another study; a checkpoint of this study is pinned for this trial."""
 
     study: str
     number: int

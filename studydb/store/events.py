@@ -35,9 +35,9 @@ PROBLEMS_SCANNED = 2_000
 How many of a study's newest events are searched for problems, for the last error, for what has
 stopped the study or a trial, and for what a custom scheduler has said.
 
-Claims and completed trials add no event. These add one event each: a failed or lost attempt, a
-promotion, the closing of a rung, a person's request, a trial that a custom rule stops, and a
-judgement for which a custom scheduler gives a reason.
+Claims and completed trials add no event. Among others, these add one event each: a failed or lost
+attempt, a promotion, the closing of a rung, a person's request, a trial that a custom rule stops,
+and a judgement for which a custom scheduler gives a reason.
 """
 
 
@@ -222,20 +222,20 @@ def data_of(txn: Txn, *, token: str) -> dict[str, Any]:
 
 
 def _texts(data: Any) -> dict[str, str]:
-    """Return the texts of an event's data, which may be any JSON that a worker's role inserts."""
+    """Return the texts of an event's data; the database role of workers can insert any JSON."""
     known = data if isinstance(data, dict) else {}
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
 def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailure]:
-    """Read a study's failures since it was last resumed, newest first, from its newest events."""
+    """Read, from a study's newest events, its failures since it was last resumed, newest first."""
     found = txn.all(_FAILURES, study=study_id)
     newer = itertools.takewhile(lambda row: row.kind != EventKind.STUDY_RUNNING, found)
     return [RecordedFailure(row.trial_id, _texts(row.data).get("fingerprint")) for row in newer]
 
 
 def last_error(txn: Txn, *, study_id: int) -> LastError | None:
-    """Find the newest failed attempt, or lost attempt with a known cause, in the newest events."""
+    """Find, in the newest events, the last attempt that failed or was lost for a known cause."""
     row = txn.first(_LAST_FAILURE, study=study_id)
     if row is None:
         return None

@@ -106,7 +106,7 @@ def listed(
 def later(
     txn: Txn, *, study_id: int, objective: Objective, after_number: int, limit: int
 ) -> list[SeenTrial]:
-    """Read up to `limit` trials after a number, in ascending order."""
+    """Read the first `limit` trials with numbers above `after_number`, in ascending order."""
     rows = txn.all(_LATER, study=study_id, after_number=after_number, limit=limit)
     return [_read(row, objective) for row in rows]
 

@@ -22,8 +22,8 @@ because a pace is too low if it is computed from few ended and many RUNNING tria
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))
 _LIMIT: sa.BindParameter[int] = sa.bindparam("limit")
 
-# `number + 0` keeps the planner from using the index of all numbers, which has every ended trial.
-# The planner then finds the few RUNNING trials by the partial index, and sorts them.
+# `number + 0` keeps the planner from using the index of all numbers, which also holds the ended
+# trials. The planner then finds the few RUNNING trials by the partial index, and sorts them.
 _UNFINISHED = {
     State.RUNNING: (
         Prepared(

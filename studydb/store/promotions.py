@@ -167,7 +167,7 @@ def _rungs_with_best(is_paused: sa.ColumnElement[Any]) -> tuple[Prepared, Prepar
 
 _QUEUES, _ONE_RUNG = _rungs_with_best(_IS_PAUSED_BY_SCHEDULER)
 _FITTING_QUEUES, _ONE_FITTING_RUNG = _rungs_with_best(_is_paused_by_scheduler(_FITS))
-"""In these two statements, only trials that the worker can start count as waiting trials."""
+"""In these two statements, a rung's best waiting trial is the best that the worker can start."""
 
 _IS_UNDERWAY = (
     in_state(State.RUNNING),

@@ -93,7 +93,7 @@ the queue, so that all earlier asks have left the queue by then.
 
 def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
-    Make an expression that takes the lock of the queue until the transaction ends.
+    Make an expression that takes the queue's lock, which the transaction holds until it ends.
 
     CASE evaluates in order, so `lock_timeout` is set only if the lock is not free. Setting it takes
     longer than taking a free lock. The timeout then applies to all later locks of the transaction.
@@ -311,10 +311,10 @@ def store(txn: Txn, *, study_id: int, proposed: Mapping[int, Proposal]) -> None:
     """
     Store proposals by draw; a draw that has a proposal keeps it.
 
-    Also delete the proposals of the last `MOST_DELETED` taken draws. One call stores fewer
-    proposals, so this also deletes proposals whose draws were not yet taken at an earlier call.
-    When a draw that is a multiple of `CLEAN_UP_DRAWS` is stored, the oldest proposals of taken
-    draws are deleted, too.
+    Also delete the proposals of the last `MOST_DELETED` taken draws. A call stores fewer proposals
+    than that, so it can also delete proposals that an earlier call had to leave, because their
+    draws were not taken yet. When a draw that is a multiple of `CLEAN_UP_DRAWS` is stored, the
+    oldest proposals of taken draws are deleted, too.
 
     The study's row is locked, so that the study is not deleted meanwhile: nothing would delete the
     proposals of a deleted study. If the study was deleted before, nothing is stored.

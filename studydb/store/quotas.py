@@ -61,9 +61,9 @@ _OLDEST = Prepared(
 """
 SKIP LOCKED: the caller has locked the study's row, which comes after trials and checkpoints in the
 lock order, so the caller must not wait for the locks of trials and checkpoints. The newest
-checkpoint of a trial that has not ended must stay. The trial's row is locked, so that none of the
-checkpoints found here becomes the trial's newest: an attempt that finds the newest one corrupt must
-change the trial's row, and waits.
+checkpoint of a trial that has not ended must stay. If an attempt finds that checkpoint corrupt, an
+older checkpoint becomes the one to restore. This changes the trial's row, and waits for the lock
+that this statement takes. So no checkpoint that is found here can become the one to restore.
 """
 
 _REMOVED = Prepared(
@@ -153,9 +153,8 @@ def oldest(txn: Txn, *, study_id: int, after_id: int) -> list[Removable]:
     """
     Lock and read the oldest removable checkpoints with ids above `after_id`, at most `MOST`.
 
-    Their trials are locked, too.
-
-    Checkpoints that another transaction has locked, or whose trial it has locked, are left out.
+    Their trials are locked, too. A checkpoint is left out if another transaction has locked the
+    checkpoint or its trial.
     """
     return _read(txn.all(_OLDEST, study=study_id, after_id=after_id))
 

@@ -252,7 +252,7 @@ def _insert(txn: Txn, study_id: int, name: str, asked: Resources) -> None:
 
 
 def move(txn: Txn, *, study_id: int, trial_ids: list[int], name: str) -> int:
-    """Put the locked trials that are PENDING or PAUSED into a class; return their number."""
+    """Put locked trials into a class if they are PENDING or PAUSED; return how many were put."""
     return txn.count(_MOVE, study=study_id, ids=trial_ids, to_class=name)
 
 

@@ -216,7 +216,7 @@ def list_rungs(
     txn: Txn, *, study_id: int, mode: Mode, limit: int, has_cutoffs: bool
 ) -> list[ListedRung]:
     """
-    Read the last `limit` rungs that have entries; return them ordered by bracket and step.
+    Read the rungs that have entries, ordered by bracket and step; of these, only the last `limit`.
 
     Args:
         has_cutoffs: Whether the study's scheduler decides by the cutoffs.

@@ -68,7 +68,7 @@ def lock(txn: Txn, *, study_id: int, trial_ids: Sequence[int]) -> list[Rung]:
 def are_locked(
     txn: Txn, *, study_id: int, trial_ids: Sequence[int], locked: Sequence[Rung]
 ) -> bool:
-    """Tell whether `locked` contains every rung that trials have entered; the trials are locked."""
+    """Tell whether `locked` has every rung that these trials, which are locked, have entered."""
     rows = txn.all(_RUNGS, study=study_id, trials=list(trial_ids))
     return {row.id for row in rows} <= {one.id for one in locked}
 

@@ -46,7 +46,7 @@ class LockedView:
         self._summary, self._new = summary, new
 
     def replace(self, key: RungKey, rung: Rung) -> None:
-        """Replace a rung that has got an entry, for the later reports of the batch."""
+        """Replace a rung that has got an entry; the batch's later reports then see the new rung."""
         self.locked[key] = rung
         self._sent.pop(key, None)
         self._beside.pop(key, None)

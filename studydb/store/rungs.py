@@ -226,7 +226,7 @@ def record(
     cutoff: float | None,
 ) -> Rung:
     """
-    Record a judged result at a locked rung, and move the rung's cut unless the result is NaN.
+    Record a judged result at a locked rung, and move the rung's cut unless the value is NaN.
 
     If the rung was over and the trial waits there, the rung is no longer over.
 

@@ -63,8 +63,8 @@ class LimitedStudy(Struct, frozen=True):
     Attributes:
         is_spent: Whether a limit or a stop rule has stopped the study.
         age_s: Seconds since the study's first worker or own loop started; 0 before that.
-        best: For each rule that stops the whole study, the best values among the results stored
-            since the last call of `forget_best`; see `studies.set_status`.
+        best: For each rule that stops the whole study, the best values of the results that were
+            stored since `forget_best` or `studies.set_status` has last deleted the best values.
     """
 
     status: Status
@@ -80,9 +80,9 @@ class RunningTime(NamedTuple):
 
     Attributes:
         counted_s: The part that is stored already.
-        since_s: The seconds since that part was stored, or since the present attempt started if the
-            attempt started later. At most the length of a lease is counted: an attempt that was
-            silent for longer was on a host that slept, or could not reach the database.
+        since_s: The seconds since that part was stored or the current attempt started, whichever
+            was later. At most the length of a lease is counted: if an attempt was silent for
+            longer, its host slept or could not reach the database.
     """
 
     trial_id: int

@@ -64,7 +64,7 @@ _CODE = Prepared(
     .order_by(trainable.c.id)
 )
 """
-Reads the user's code with a role, a row for each signature.
+Reads the user's code that has a given role: one row for each signature.
 
 This is one statement, because a person may replace the trainable at any time: two statements could
 read the old trainable and the new signatures.
@@ -491,7 +491,7 @@ def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
 
 
 def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
-    """Raise `num_trials` and return the new limit; None if the study has no limit."""
+    """Add `n_more` to `num_trials`, and return the new limit; None if the study has no limit."""
     row = txn.first(_EXTEND, study=study_id, by=n_more)
     return None if row is None else int(row.num_trials)
 
@@ -528,18 +528,17 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
 
 
 def forget_stores(txn: Txn, *, study_id: int) -> None:
-    """Let a study name no store outside the database; raise UnknownStudy if it was deleted."""
+    """Make the database a study's only store; raise UnknownStudy if the study was deleted."""
     settings = {**locked_settings(txn, study_id=study_id), "former_checkpoints": []}
     txn.run(_RELOCATE, study=study_id, to_store="inline:", to_settings=settings)
 
 
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
     """
-    Let the study `study_id` read the checkpoint stores of the study `other_id`.
+    Add the stores of the study `other_id` to the former stores of the study `study_id`.
 
-    The reason: a new trial of `study_id` begins from a checkpoint of `other_id`.
-
-    The caller has locked both studies.
+    A new trial of `study_id` begins from a checkpoint of `other_id`, and must find its bytes. The
+    caller has locked both studies.
     """
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
     other = existing(txn.first(_LOCKED_PLACES, study=other_id))

@@ -195,7 +195,7 @@ def wake(txn: Txn, *, study_id: int) -> int:
 
 
 def unpause(txn: Txn, *, study_id: int) -> int:
-    """If the study is RUNNING, make the trials that were paused with it PENDING, and count them."""
+    """If the study is RUNNING, move the trials that were paused with it to PENDING; count them."""
     n = txn.count(UNPAUSE, study=study_id)
     if n:
         counters.move(txn, study_id=study_id, key=0, out_of=State.PAUSED, into=State.PENDING, n=n)
@@ -230,7 +230,8 @@ def hold_lost(txn: Txn, *, lease: Lease, known_dead: bool) -> Held | None:
         known_dead: Whether the holder's process is dead. If so, the lease need not have expired.
 
     Returns:
-        None if the lease was renewed or has ended, or another transaction has locked the trial.
+        None if the lease has ended, or another transaction has locked the trial. If `known_dead` is
+        False, also None if the lease was renewed.
     """
     row = txn.first(_HOLD_LOST[known_dead], **fence_binds(lease))
     return None if row is None else read_held(row)

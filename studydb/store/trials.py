@@ -325,7 +325,7 @@ def move(
     Args:
         by: Who pauses the trial; used only if `target` is PAUSED.
         reason: Why the trial ends; used only if `target` is TERMINATED.
-        metric_summary: The summary of the metrics of a trial that ends; other states have none.
+        metric_summary: The summary of the metrics of a trial that ends; None for other targets.
 
     Returns:
         False if this change is not allowed, or an attempt holds the trial.
@@ -384,7 +384,7 @@ def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False
     Set or clear a RUNNING trial's `request`; the attempt obeys at the next flush or renewal.
 
     Args:
-        now: Whether the worker kills the trial without giving it the worker's grace.
+        now: Whether the worker kills the trial's process without the worker's grace.
 
     Returns:
         False if the trial is not RUNNING.

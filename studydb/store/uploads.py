@@ -139,11 +139,11 @@ def end(txn: Txn, *, uuid: str) -> None:
 
 def end_of_person(txn: Txn, *, uuid: str) -> bool:
     """
-    Delete the row of a person's upload whose checkpoint's row this transaction inserts.
+    Delete the row of a person's upload; the same transaction inserts the checkpoint's row.
 
     Returns:
-        False if the upload began more than a day ago, so that its bytes are deleted, or soon will
-        be; also if the upload's row was deleted before.
+        False if the upload's row was deleted before, or the upload began more than a day ago. The
+        bytes of such an upload have been deleted, or will be deleted soon.
     """
     return txn.count(_END_OF_PERSON, uuid=uuid) == 1
 

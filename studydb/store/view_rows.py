@@ -150,8 +150,9 @@ class TrialError(NamedTuple):
     Why a trial is in ERROR.
 
     Attributes:
-        type, message: The type and message of the exception that ended the trial's last attempt;
-            None if this attempt died without an exception.
+        type, message: The type and message of the exception that ended the trial's last attempt.
+            If its process died without an exception, the type is a word such as "Lost", and the
+            message says how. None if the cause is not known, as after a worker's death.
     """
 
     number: int

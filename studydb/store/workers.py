@@ -67,7 +67,7 @@ def insert(
     capacity: Capacity | None = None,
 ) -> int:
     """
-    Insert the row of a process that will hold leases.
+    Insert the row of a worker, that is, of a process that will hold leases.
 
     Args:
         capacity: The resources that the worker offers to trials; None if every trial fits.
@@ -111,7 +111,7 @@ def end(txn: Txn, *, worker_id: int) -> None:
 
 def set_request(txn: Txn, *, worker_id: int, request: str) -> bool:
     """
-    Store what a person requests of a worker, which reads the request when it renews or polls.
+    Store what a person requests of a worker; the worker reads this at its next renewal or look.
 
     Returns:
         False if the worker has ended or its row was deleted; then nothing is stored.
