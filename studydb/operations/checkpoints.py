@@ -109,6 +109,7 @@ def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | 
     to_id = None if to is None else to.id
     if to_id is not None and not pins.count(txn, checkpoint_id=to_id):
         to, to_id = None, None
+    reason = pins.reason_of(txn, trial_id=lease.trial_id)
     pins.release(txn, trial_ids=[lease.trial_id])
     checkpoints.set_source(txn, trial_id=lease.trial_id, checkpoint_id=to_id)
     if to_id is not None:
@@ -118,6 +119,7 @@ def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | 
             checkpoint_id=to_id,
             trial_id=lease.trial_id,
             actor=Actor.WORKER,
+            reason=reason or pins.START,
         )
     return to
 

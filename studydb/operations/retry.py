@@ -199,5 +199,6 @@ class _Cloning(Struct, frozen=True, kw_only=True):
                 study_id=self.study.id,
                 checkpoint_id=source,
                 trial_id=clone_id,
+                reason=pins.CLONE,
                 actor=self.request.actor,
             )

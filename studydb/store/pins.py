@@ -40,6 +40,7 @@ _COUNT_UNREMOVED = Prepared(
     .values(pins=checkpoint.c.pins + 1)
     .returning(checkpoint.c.id)
 )
+_REASON = Prepared(sa.select(pin.c.reason).where(pin.c.trial_id == sa.bindparam("trial")))
 _LOCK = Prepared(
     sa.select(checkpoint.c.id)
     .where(
@@ -96,7 +97,7 @@ def insert(
     checkpoint_id: int,
     trial_id: int | None,
     actor: str,
-    reason: str = CLONE,
+    reason: str,
     token: str | None = None,
 ) -> None:
     """
@@ -116,6 +117,12 @@ def insert(
         actor=actor,
         token=token,
     )
+
+
+def reason_of(txn: Txn, *, trial_id: int) -> str | None:
+    """Read the reason of a trial's pin; None if the trial pins no checkpoint."""
+    row = txn.first(_REASON, trial=trial_id)
+    return None if row is None else row.reason
 
 
 def lock(txn: Txn, *, trial_id: int) -> None:

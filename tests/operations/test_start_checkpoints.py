@@ -128,9 +128,11 @@ def test_trial_whose_source_is_corrupt_begins_from_the_checkpoint_before_it_or_e
 
     before = mark_corrupt(database, lease=run.lease, checkpoint=run.claimed.checkpoint)
     pinned = pins(database)
+    reasons = rows(database, "SELECT reason FROM pin")
     last = mark_corrupt(database, lease=run.lease, checkpoint=before)
 
     assert (before.step, last) == (3, None)
+    assert reasons == [("start",)]
     assert pinned == [(3, 1), (5, 0)]
     assert rows(database, "SELECT count(*) FROM pin") == [(0,)]
     kind = "checkpoint corrupt"
