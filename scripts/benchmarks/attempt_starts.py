@@ -14,9 +14,9 @@ def trials_per_s(fleet: Fleet, *, start: str, slots: int) -> float:
     """
     Return the trials per second of the last worker's completed attempts with this kind of start.
 
-    The first such attempts, one per slot, start at about the same time. Each later start follows
-    the end of an attempt. So the time runs from the last of the first starts to the last start, and
-    only the later starts are counted.
+    The first such attempts, one per slot, start at about the same time, and are not counted. Each
+    later attempt starts after another attempt has ended. The time runs from the moment when every
+    slot has started its first attempt to the last start.
     """
     with postgres.connect(fleet.storage) as connection:
         starts_s = [row[0] for row in connection.execute(STARTS, (start,))]

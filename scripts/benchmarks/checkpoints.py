@@ -62,12 +62,12 @@ def checkpoints(
     "throughput" sends a directory and fetches it. In "memory", a trial of a real worker saves and
     restores the directory; the table shows how much the memory of worker, trial and sender grows.
     "loop" compares three training loops: without saves, with saves by studydb, and with uploads by
-    fsspec in a thread. Each round runs the three loops in another order. A loop's loss is how much
-    longer it takes than the loop without saves of the same round. The server stands for another
-    host, so it runs with the lowest priority (nice 19) in "loop". The exit code is 1 if the
-    throughput is below 0.7 of the library's, the memory grows by 200 MB or more, or the loop with
-    studydb takes at least 5 % longer. The folder of the run is in $TMPDIR, and needs three times
-    the directory's size.
+    fsspec in a thread. Each round runs the three loops in another order. The loss of a loop with
+    saves is the share by which it takes longer than the loop without saves of the same round. In
+    "loop", the server runs with the lowest priority (nice 19), because it stands for a server on
+    another host. The exit code is 1 if the throughput is below 0.7 of the library's, the memory
+    grows by 200 MB or more, or the median loss with studydb is at least 5 %. The folder of the run
+    is in $TMPDIR, and needs three times the directory's size.
     """
     measured: dict[str, Any] = {}
     with places.folder() as folder, faulty_store(fails=False) as store:
@@ -186,7 +186,7 @@ def _peak_until(worker: WorkerProcess, mark: Path) -> float:
 
 
 def _processes(worker: WorkerProcess) -> list[psutil.Process]:
-    """The worker, its trial and the trial's sender; an empty list if one of them just ends."""
+    """The worker, its trial and the trial's sender; an empty list if one of them ends meanwhile."""
     assert worker.runs, worker.output()
     with suppress(psutil.NoSuchProcess):
         return [psutil.Process(worker.pid), *worker.children(), *worker.commands()]

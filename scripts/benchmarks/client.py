@@ -47,7 +47,7 @@ class Client:
         )
 
     def operations(self) -> dict[str, Operation]:
-        """The timed operations by name. The trials that they start are ended outside the timing."""
+        """The operations by name. The ask before a report and the end of a trial are not timed."""
         return {
             "claim": Operation(self.claim, after=self.finish),
             "ask": Operation(self.ask, after=self.finish),

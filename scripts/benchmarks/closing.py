@@ -69,7 +69,7 @@ def measure(server: str, turns: Turns, *, members: int) -> Closing:
     """
     Close a rung of `members` trials while workers work; return how long the workers' calls took.
 
-    All trials of the bracket but one wait at the rung, so the end of the last trial lets the rung
+    All trials of the bracket but one wait at the rung. The end of this one trial lets the rung
     close. The workers report at the rungs of other brackets, save, end attempts and get trials. A
     worker that looks for work also closes the rung, and gives up the trials that do not go on.
     """

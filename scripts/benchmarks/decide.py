@@ -37,7 +37,7 @@ OURS, RAW = "studydb", "raw, 4 calls"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 REPORTS_PER_S = 600
-"""RUNNING trials per client and second of a slice: a client makes fewer reports in a second."""
+"""How many RUNNING trials are made per client and second of a slice; a client reports fewer."""
 
 
 SCHEDULERS = ("stopping", "promotion", "median", "hyperband")

@@ -107,7 +107,8 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 600),
     default=4.0,
-    help="The least seconds between two enqueues or pauses. Workers look more often after a trial.",
+    help="The least seconds before an enqueue, pause or resumption. Workers look more often after "
+    "they have claimed a trial, so a smaller value gives shorter times.",
 )
 @options.number_of_rounds(40, "Enqueued trials; the study is paused once for every 8 of them.")
 @options.fsync
@@ -125,9 +126,9 @@ def idle(
     """
     How soon idle workers of one study notice a trial or a pause, and what they cost PostgreSQL.
 
-    Hundreds of worker processes do not fit on a machine, so an idle worker is two threads with one
-    connection: the loop of a worker's slot, and the heartbeat. For one real `studydb worker
-    --wait`, the time from an enqueue to the first line of the function is measured, too.
+    Hundreds of worker processes do not fit on a machine. So two threads with one connection stand
+    for each idle worker: the loop of a worker's slot, and the heartbeat. The time from an enqueue
+    to the first line of the function is also measured, with one real `studydb worker --wait`.
     """
     with ExitStack() as stack:
         server = stack.enter_context(

@@ -98,7 +98,7 @@ def _run(fleet: Fleet, study: Any, kill_before: int | None) -> dict[str, Any]:
         "results": row.n_results,
         "attempts": n_attempts,
         "from the last report to the end": f"{(row.ended_at - last).total_seconds():.1f} s",
-        "metrics summed up": len(row.metric_summary),
+        "metrics in the summary": len(row.metric_summary),
         **{name: f"{figure:.0f}" for name, figure in memory.items()},
     }
 

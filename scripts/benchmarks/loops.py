@@ -34,7 +34,7 @@ SAMPLE_S = 0.5
 GRACE_S = 60.0
 START_TIMEOUT_S = 300.0
 START_SPREAD = 0.1
-"""The share of the run, at its beginning, in which loops start at random, to spread the calls."""
+"""Loops start at random times within this first share of the run, so that their calls spread."""
 
 PERCENT = 100
 MS = 1e3
@@ -91,8 +91,8 @@ def loops(
     Each loop is a thread with one connection: it claims a PENDING trial or asks for a new one,
     reports a batch, and finishes with a second batch. Before the measurement each loop claims and
     asks once, because PostgreSQL needs seconds to plan the statements of all connections. Errors
-    are counted, and no call is sent again. The exit code is 1 after an error, if a trial has more
-    than one attempt, or if the rows do not match the counters.
+    are counted, and no call is sent again. The exit code is 1 if there is an error, if a trial that
+    was started does not have exactly one attempt, or if the counter of TERMINATED trials is wrong.
     """
     with (
         places.postgresql_server(fsync=fsync, connections=loops + SPARE_CONNECTIONS) as server,

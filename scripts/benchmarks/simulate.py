@@ -1,4 +1,4 @@
-"""How many reports a second does a simulation make?"""
+"""The speed of `studydb.simulate`, in reports per second."""
 
 import statistics
 import time

@@ -23,7 +23,7 @@ SLICE_GRACE_S = 60.0
 STOP_TIMEOUT_S = 10.0
 
 Step = Callable[[], int]
-"""Does a little work; returns how many units (trials, rows) the work was."""
+"""Does one piece of work, and returns how many units (trials, rows) it has done."""
 
 _SPAWN = multiprocessing.get_context("spawn")
 

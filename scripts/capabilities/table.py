@@ -49,7 +49,7 @@ def read(text: str) -> list[Row]:
     The first two lines of the table are its head.
 
     Raises:
-        ValueError: A line of the table has not four cells, or one of its cells is wrong.
+        ValueError: A line of the table does not have four cells, or one of its cells is wrong.
     """
     lines = [line for line in text.splitlines() if line.startswith("|")]
     return [_row(line) for line in lines[2:]]
@@ -115,7 +115,7 @@ def _ids(path: str, node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
 
 
 def differences(rows: Iterable[Row], marks: Mapping[str, Sequence[str]]) -> list[str]:
-    """Say where the tests that rows name and the markers of the tests differ."""
+    """List the tests that lack the marker of a row that names them, and markers without a row."""
     named = {(row.id, test) for row in rows for test in row.tests}
     marked = {(id_, test) for test, ids in marks.items() for id_ in ids}
     missing = [

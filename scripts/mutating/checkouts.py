@@ -23,7 +23,7 @@ would compile changed files and tests again.
 """
 
 EVERY_CASE = "STUDYDB_EVERY_CASE"
-"""With the value 1 no case is left out, because some guards are needed in only a few cases."""
+"""With the value 1 no test or case is left out: some guards are needed in only a few cases."""
 
 FAILED = 1
 """The exit code of pytest when tests have failed."""

@@ -8,8 +8,8 @@ All rungs have the quantile 1/eta, as in ASHA's paper. The quantile of Syne Tune
 a milestone divided by the next milestone (by max_t at the last rung), which is not always 1/eta at
 the last rung.
 
-A sequence is left out if, at some rung, the best value of the trials that were not promoted and the
-cutoff differ only by a rounding error.
+At each rung, the cutoff is compared with the best value of the trials that were not promoted. A
+sequence is left out if at some rung these two differ, but only by a rounding error.
 """
 
 import json

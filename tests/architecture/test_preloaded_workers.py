@@ -1,4 +1,4 @@
-"""The process that forks the tests' workers, and what it says about their ends."""
+"""The process that forks the tests' workers, and its messages about workers that have ended."""
 
 import os
 from types import SimpleNamespace

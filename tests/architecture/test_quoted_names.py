@@ -23,7 +23,7 @@ def test_commands_in_messages_quote_the_names_of_studies():
         for path in sorted(PACKAGE.rglob("*.py"))
         if "studydb " in (source := path.read_text())
         for line, value in unquoted_names(source)
-        if value != "NAME"  # the demonstration's study, a constant without spaces
+        if value != "NAME"  # the study of `studydb hello`: a constant without spaces
     ]
 
     assert not unquoted, f"use shlex.quote(name) in these commands: {unquoted}"

@@ -1,4 +1,4 @@
-"""Fixtures of the conformance suite. A file's tests share a database; each test makes studies."""
+"""Fixtures of the conformance suite. A file's tests share a database; each makes new studies."""
 
 import shutil
 from contextlib import closing

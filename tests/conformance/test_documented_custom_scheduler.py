@@ -68,10 +68,10 @@ def test_study_ends_although_every_trial_reports_nan(database):
 @pytest.fixture
 def endless(database):
     """
-    A study without `num_trials`, its worker, and a function that trains a new trial for each value.
+    A study without `num_trials`, its worker, and a function that runs a trial for each argument.
 
-    The function reports 1.0 at step 1 and the value at step 2, and gives the trial back. At its end
-    it returns the states of all trials.
+    Each trial is new, reports 1.0 at step 1 and the argument at step 2, and is then given back. The
+    function returns the states of all trials of the study.
     """
     study = new_study(database, scheduler=asked(Heats(max_t=5)), num_trials=None)
     worker = SimulatedWorker(database, study)

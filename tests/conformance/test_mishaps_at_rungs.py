@@ -1,9 +1,9 @@
 """
 The matrix of schedulers and mishaps, on both databases: every mishap happens at a rung.
 
-In each test four trials report at the first rung or after it. A mishap happens before or after the
-trials obey their verdicts, in most tests to the best or the worst trial. Then workers run the study
-to its end.
+In each test, four trials report at the first rung or after it, and a mishap happens before or after
+the trials obey their verdicts. In most tests, the mishap happens to the best or the worst trial.
+Then workers run the study to its end.
 """
 
 import math
@@ -136,7 +136,7 @@ def test_trial_that_a_person_stops_at_a_rung_ends_and_is_never_promoted(at_rung,
     at_rung.report()
     if waits:
         at_rung.obey()
-    with suppress(NotAllowed):  # the scheduler has already stopped the trial
+    with suppress(NotAllowed):  # raised if the scheduler has already stopped the trial
         at_rung.ask(control.stop, [number])
 
     at_rung.run_to_the_end()

@@ -2,9 +2,9 @@
 Other operations run while the user's scheduler decides, between two transactions.
 
 A decision is stored only if the rung is still as the scheduler saw it; otherwise the scheduler is
-asked again. So, on both databases, the rows are as if the other operation had come before the
-results that are judged. If the scheduler is asked for a promotion, the rows are those of one of the
-two orders in which the promotion and the other operation can run.
+asked again. So, on both databases, the rows are as if the other operation had run first, and then
+the results had been judged. A promotion may come first or second: the rows are those that one of
+the two orders gives.
 """
 
 import itertools

@@ -1,7 +1,7 @@
 """
 How groups of rows share a page, which columns a table omits, and how columns are named.
 
-Also whether the command line reads a typed word as a trial's number or as a trial's name.
+One test checks whether a typed word is read as a trial's number or as a trial's name.
 """
 
 import re

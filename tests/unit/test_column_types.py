@@ -1,7 +1,8 @@
 """
 Column types convert between Python's values and the values of each database.
 
-Also constants that are written into SQL, and a chain with two defaults for one bind.
+Other tests are about constants that are written into SQL, and about a `Chain` of statements that
+give one bind two defaults.
 """
 
 import json

@@ -1,7 +1,8 @@
 """
 The plan and the answers of a custom scheduler are checked before they are used.
 
-Also what its views show, and which decision steps, rungs and brackets follow from its plan.
+Other tests are about the views that the scheduler reads, and about the decision steps, rungs and
+brackets that follow from the plan.
 """
 
 import json

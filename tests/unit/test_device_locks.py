@@ -183,7 +183,7 @@ def test_one_of_two_workers_that_take_the_same_two_devices_together_gets_both(wo
     def lock_together(file, size):
         wait_for_the_other()
         is_locked = lock(file, size)
-        wait_for_the_other()  # so that neither gives its device back before the other has tried
+        wait_for_the_other()  # no worker gives its device back before both have tried
         return is_locked
 
     def try_turn_and_let_the_other_go_on(file):

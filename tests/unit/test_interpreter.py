@@ -1,4 +1,4 @@
-"""The first line of a script: Windows line ends are refused; an error says why it does not start."""
+"""Errors about the first line of a script: Windows line ends, or why the script does not start."""
 
 import pytest
 

@@ -1,7 +1,8 @@
 """
 The rule `Plateau` stops a trial or a study at the same result as Ray Tune's stopper.
 
-Two functions in this file do what Ray Tune's stoppers do. Also how a plateau is read and refused.
+`stop_of_trial` and `stop_of_study` compute what Ray Tune's stoppers do. Other tests are about how a
+plateau is read, and which plateaus are refused.
 """
 
 import math

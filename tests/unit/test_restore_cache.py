@@ -60,7 +60,7 @@ def test_folder_that_cannot_be_used_is_no_cache(tmp_path, monkeypatch, named):
     (tmp_path / "file").write_text("x")
     places = {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "x"}
     monkeypatch.setenv("STUDYDB_CACHE_DIR", str(places.get(named, named)))
-    if named == "not writable":  # root, who may run this test, may write everywhere
+    if named == "not writable":  # the test may run as root, who may write everywhere
         monkeypatch.setattr(os, "access", lambda *_: False)
 
     fault = cache_fault()

@@ -1,4 +1,4 @@
-"""The signature of a checkpoint holds for one kind, trial, attempt, step and digest."""
+"""The signature of a checkpoint is valid for one kind, trial, attempt, step and digest only."""
 
 import uuid
 from pathlib import Path

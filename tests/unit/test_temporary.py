@@ -139,7 +139,11 @@ def test_second_removal_closes_no_descriptor_of_another_file(folder):
 
 
 def test_directory_with_directories_that_its_user_may_not_change_is_removed(folder):
-    """Checkpoints keep the modes of their directories. Modes do not bind root, so its child changes its user."""
+    """
+    Checkpoints keep the modes of their directories.
+
+    Root may change every directory. If the test runs as root, its child becomes another user.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     folder.chmod(0o777)
     pid = os.fork()

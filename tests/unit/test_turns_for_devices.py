@@ -1,4 +1,4 @@
-"""A worker that has had a device for 60 s lets workers that wait for it go first for 5 s."""
+"""After a worker has used a device for 60 s, waiting workers may take the device first, for 5 s."""
 
 import subprocess
 import sys
