@@ -87,7 +87,7 @@ FOR NO KEY UPDATE OF trial;
 --                   Index Cond: (id = trial.study_id)
 
 -- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the rung's
---   cut unless the result is NaN.
+--   cut unless the value is NaN.
 WITH main AS (
     UPDATE rung
     SET n_entries=(rung.n_entries + 1),

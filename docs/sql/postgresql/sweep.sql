@@ -1,6 +1,6 @@
 -- studydb/operations/recover.py recover: Mark expired leases, and end lost attempts. Imported
---   by studydb/lease/acquire.py, studydb/lease/own_worker.py, studydb/study/loading.py,
---   studydb/study/simulated_run.py, studydb/worker/supervisor.py.
+--   by studydb/lease/acquire.py, studydb/lease/loop.py, studydb/lease/own_worker.py,
+--   studydb/study/loading.py, studydb/study/simulated_run.py, studydb/worker/supervisor.py.
 
 -- studydb/store/sweeps.py any_due: Tell, without a lock, whether `wake`, `suspect`, `unpause`
 --   or `lost` may find a trial.
@@ -126,8 +126,8 @@ RETURNING trial.id;
 --                 Index Cond: (id = expired.id)
 --                 Filter: (state = ($5)::text)
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING, make the trials that were paused
---   with it PENDING, and count them.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING, move the trials that were paused
+--   with it to PENDING; count them.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial

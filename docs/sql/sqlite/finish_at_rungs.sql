@@ -63,7 +63,7 @@ WHERE trial.id = :trial
     AND trial.state = 'RUNNING';
 
 -- studydb/store/rungs.py record: Record a judged result at a locked rung, and move the rung's
---   cut unless the result is NaN.
+--   cut unless the value is NaN.
 UPDATE rung
 SET n_entries=(rung.n_entries + 1),
     n_ranked=:to_n,

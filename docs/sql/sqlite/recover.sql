@@ -1,7 +1,7 @@
 -- studydb/operations/recover.py recover_host: Recover the trials of dead processes of this
 --   host, without waiting until their leases expire. Imported by studydb/lease/acquire.py,
---   studydb/lease/own_worker.py, studydb/study/loading.py, studydb/study/simulated_run.py,
---   studydb/worker/supervisor.py.
+--   studydb/lease/loop.py, studydb/lease/own_worker.py, studydb/study/loading.py,
+--   studydb/study/simulated_run.py, studydb/worker/supervisor.py.
 
 BEGIN;
 

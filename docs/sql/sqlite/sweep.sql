@@ -1,6 +1,6 @@
 -- studydb/operations/recover.py recover: Mark expired leases, and end lost attempts. Imported
---   by studydb/lease/acquire.py, studydb/lease/own_worker.py, studydb/study/loading.py,
---   studydb/study/simulated_run.py, studydb/worker/supervisor.py.
+--   by studydb/lease/acquire.py, studydb/lease/loop.py, studydb/lease/own_worker.py,
+--   studydb/study/loading.py, studydb/study/simulated_run.py, studydb/worker/supervisor.py.
 
 BEGIN;
 
@@ -77,8 +77,8 @@ WHERE trial.id IN (SELECT expired.id FROM expired)
     AND trial.state = 'RUNNING'
 RETURNING id;
 
--- studydb/store/sweeps.py unpause: If the study is RUNNING, make the trials that were paused
---   with it PENDING, and count them.
+-- studydb/store/sweeps.py unpause: If the study is RUNNING, move the trials that were paused
+--   with it to PENDING; count them.
 WITH paused AS MATERIALIZED (
     SELECT trial.id AS id
     FROM trial
