@@ -222,9 +222,10 @@ class FaultyStore:
 @contextmanager
 def faulty_store(*, fails: bool = True) -> Iterator[FaultyStore]:
     """
-    Run the store in a `with` block; give this process and its children access by the environment.
+    Run the store in a `with` block.
 
-    The variables stay in the environment after the block.
+    This process and its children get the environment variables that clients of the store need. The
+    variables stay set after the block.
 
     Args:
         fails: Whether requests go through the proxy; if not, they go to the server, and none fails.

@@ -94,7 +94,7 @@ class PreloadedWorkers:
         _send(self._process.stdin, request)
         while (pid := self._read().get("pid")) is None:
             pass
-        # If an ended worker had this pid, `_read` has read its exit before, and removed its entry.
+        # `_read` has already removed the entry of an earlier worker that had this pid.
         forked = self._running[pid] = ForkedProcess(self, pid)
         return forked
 

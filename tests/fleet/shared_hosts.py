@@ -63,8 +63,8 @@ class Run:
     Attributes:
         capacities: What each worker offers, by the worker's mark.
         offers: What each worker offers, by the id of the worker's row.
-        lives: When each worker's row was made, and when its last trial ended, by the row's id; in
-            seconds since the first attempt began.
+        lives: By the id of the worker's row: when the row was made, and when the worker's last
+            trial ended, in seconds since the first attempt began.
         kills_s: When workers were killed, in seconds since the first attempt began.
     """
 

@@ -220,7 +220,7 @@ COUNTED = "UPDATE counter SET pending = pending + 1 WHERE shard = (SELECT min(sh
 
 
 def insert_trial(attack, params, config=None, *, number=500):
-    """Insert a PENDING trial that is claimed first; without `config`, the claim computes it."""
+    """Insert a PENDING trial that is claimed first. The claim computes a missing config."""
     config = "NULL" if config is None else f"'{config}'"
     attack(TRIAL.format(uuid=uuid.uuid4(), number=number, params=f"'{params}'", config=config))
     attack(COUNTED)
@@ -368,7 +368,7 @@ def test_reading_commands_print_rows_of_any_content(stage, attack, bare_console,
             f"SELECT study_id, id, 1, {number}, 0.5, '{params}', created_at FROM trial "
             "WHERE number = 0"
         )
-        for form in ("table", "json"):  # the outer loop has changed trial 0
+        for form in ("table", "json"):  # the outer loop changes trial 0
             assert bare_console("show", "staged", "0", "--format", form).out
 
     shown = [("show", "staged", str(number)) for number in numbers]

@@ -35,10 +35,10 @@ def trained(study):
 
 def begun(study, number):
     """
-    Run the enqueued trial; return the step and the content of the checkpoint it has begun from.
+    Run the enqueued trial; return its start step and the content of its checkpoint, or None.
 
-    Without a checkpoint, the content is None. Check that after a report the trial's record names a
-    checkpoint of this step, or no checkpoint if the trial has begun without one.
+    After a report, also check the checkpoint in the trial's record. It must be the checkpoint of
+    the start step, or None if the trial began without a checkpoint.
     """
     with study.ask() as trial:
         assert trial.number == number

@@ -78,7 +78,7 @@ class Machine:
         return {**os.environ, **own, **self.environment}
 
     def run(self, *arguments, stdin=None):
-        """Run Python with these arguments, which must succeed; return what it printed."""
+        """Run Python with these arguments, check that it succeeds, and return what it printed."""
         command = [sys.executable, *arguments]
         ran = run_command(command, cwd=self.workdir, env=self.variables, input=stdin)
         assert ran.returncode == 0, ran
@@ -93,7 +93,7 @@ class Machine:
             create(self.storage, trainable, name, space={"x": x}, **options).close()
 
     def work(self, study="digits", *options, code=0):
-        """Run a worker to its end, which must have the exit code `code`; return what it printed."""
+        """Run a worker, check that it exits with `code`, and return what it printed."""
         arguments = ("worker", "--study", study, *options)
         ended, printed = run_studydb(arguments, cwd=self.workdir, environment=self.variables)
         assert ended == code, printed

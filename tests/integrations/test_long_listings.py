@@ -98,7 +98,7 @@ def test_columns_for_which_the_terminal_is_too_narrow_are_named(console, study, 
 
 @pytest.mark.each_database
 def test_listings_do_not_hold_a_transaction_while_rows_are_decoded(database, study):
-    """Otherwise PostgreSQL could end the session, because it is idle in a transaction."""
+    """PostgreSQL could end a session that is idle in a transaction."""
     sent = []
     database.observer = sent.append
 

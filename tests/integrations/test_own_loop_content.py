@@ -183,7 +183,7 @@ def test_worker_ends_although_ctrl_c_interrupts_each_step_of_its_end(study, monk
         study.close()
 
     assert rows(study.database, "SELECT id FROM worker WHERE ended_at IS NULL") == []
-    assert trial.number == 0  # the handle is still held, so that it is not dropped
+    assert trial.number == 0  # this use keeps the trial from being dropped earlier
 
 
 def test_own_loop_without_a_free_thread_leaves_no_live_worker(study, monkeypatch):

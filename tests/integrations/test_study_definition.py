@@ -1,8 +1,8 @@
 """
 `show NAME` prints a study's definition, and `create` prints the study's space.
 
-A study is refused if it would run one configuration without end or would never resume a trial, and
-if a parameter's range would be read as a constant.
+Three kinds of studies are refused: a study that would run one configuration without end, a study
+that would never resume a trial, and a study with a range that would be read as a constant.
 """
 
 import json

@@ -1,7 +1,7 @@
 """
 `delete` removes a study's rows, wide views and checkpoints, and its trials' files on this host.
 
-Other studies keep theirs. The handles of a deleted study raise `UnknownStudy`.
+It changes no other study. The handles of a deleted study raise `UnknownStudy`.
 """
 
 import socket
@@ -146,7 +146,7 @@ def test_delete_keeps_the_rows_if_the_checkpoints_cannot_be_removed(
 def test_delete_is_refused_on_a_host_without_the_store_unless_an_earlier_deletion_removed_the_files(
     storage_url, tmp_path, create_study, monkeypatch, files_remain
 ):
-    """Files that are missing when the first deletion begins may be on a disk that is not mounted."""
+    """Files that are missing when the first deletion begins may be on an unmounted disk."""
     store = tmp_path / "store"
     study = create_study("digits", num_trials=1, storage=storage_url, checkpoints=str(store))
     with study.ask() as trial:

@@ -72,7 +72,7 @@ def test_study_whose_directory_was_moved_can_be_deleted(create_study, storage_ur
 def test_checkpoint_that_a_person_uploaded_elsewhere_does_not_keep_workers_from_saving(
     create_study, storage_url, tmp_path
 ):
-    """The upload went to another directory of the same path, on the person's host."""
+    """On the person's host, the upload went to another directory, which has the same path."""
     store = tmp_path / "store"
     study = create_study("own", num_trials=2, storage=storage_url, checkpoints=str(store))
     study.enqueue({}, checkpoint={"count": 7}, checkpoint_step=7)

@@ -152,7 +152,7 @@ def test_worker_kills_processes_left_by_a_killed_worker_and_fork_server_but_none
 
     eventually(lambda: not worker.processes(), 5.0)
     third.send(signal.SIGTERM)
-    # When `third` exits, the processes that it kills have ended.
+    # `third` exits only after the processes that it kills have ended.
     assert third.exit_code(20.0) == 143
     assert [psutil.Process(pid).status() for pid in of_living] == [psutil.STATUS_SLEEPING] * 2
 

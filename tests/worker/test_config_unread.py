@@ -1,4 +1,4 @@
-"""Warnings about a trainable that never reads its config; its error if it parses sys.argv."""
+"""Warnings about trainables that never read their config, and the error if one parses sys.argv."""
 
 import json
 

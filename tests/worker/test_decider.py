@@ -139,7 +139,7 @@ def test_decider_in_use_is_not_awaited_when_the_answer_has_become_useless(decide
 
 
 def test_no_process_is_started_for_a_worker_whose_fork_server_is_closed(pump, tmp_path):
-    """A slot that is ending its trial may ask; `DecisionFailed` would wrongly pause the study."""
+    """A slot may ask while it ends its trial; the error `DecisionFailed` would pause the study."""
     closed = ForkServer()
     closed.close()
     objects = [imported("WithoutBase", {"step": 1}, TRAINABLES)]
@@ -226,7 +226,7 @@ def test_decider_is_replaced_if_a_source_file_has_changed_before_a_question(deci
 def test_first_question_is_answered_although_a_source_file_has_changed_since_the_import(
     decider, tmp_path
 ):
-    """Each process answers its first question: with a wrong clock, each process seems outdated."""
+    """If the clock is wrong, each new process seems outdated; it must still answer one question."""
     source = (TRAINABLES / "stopping.py").read_text()
     path = tmp_path / "stopping.py"
     path.write_text(source)
@@ -255,7 +255,7 @@ def test_process_left_behind_by_a_trial_is_killed_although_a_decider_lives(decid
     """
     The process was forked without exec, so its environment in /proc does not name its trial.
 
-    The fork server kills such a process once its only children are deciders.
+    The fork server kills such a process when the fork server has no children except deciders.
     """
     made = decider(("WithoutBase", {"step": 2}))
     made.reads()

@@ -1,4 +1,4 @@
-"""The examples of docs/resources.md run as written; those of workers and own loops are not run."""
+"""The examples of docs/resources.md run as written, except those of workers and own loops."""
 
 import pytest
 from harness.documented_code import blocks, commands, names_defined_in

@@ -24,7 +24,7 @@ NOT_INITIALIZED, SUCCESS = 3, 0
 @pytest.fixture
 def host(monkeypatch, tmp_path):
     """
-    Return a function that simulates a loaded libcuda and, if `card`, the file of a card.
+    Return a function that simulates a loaded libcuda and, if `card` is true, a card's device file.
 
     cuDeviceGetCount returns `status`. `visible` is CUDA_VISIBLE_DEVICES; None leaves it unset.
     """

@@ -42,7 +42,7 @@ from studydb.worker.fork_server_client import ForkServer
 ROOT = Path(__file__).parents[2]
 
 MOST_MODULES = 100
-"""How many modules of studydb the fork server may import; the first trial waits for the imports."""
+"""The most studydb modules that the fork server may import. The first trial waits for imports."""
 
 
 def succeed(config):

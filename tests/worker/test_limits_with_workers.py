@@ -110,7 +110,7 @@ def test_limit_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(st
 
 
 ONE_PER_FLUSH = ("cost_limit", "max_steps")
-"""The limits of which each flush of `spending:paid` spends 1: 1 usd or 1 step."""
+"""Limits that count usd or steps. Each flush of `spending:paid` spends 1 usd and 1 step."""
 
 LONGEST_FLUSH_S = 2.0
 """More than the time between two flushes of a trial, also on a busy host."""

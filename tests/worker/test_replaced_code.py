@@ -383,9 +383,9 @@ def test_process_that_was_forked_for_the_former_trainable_runs_no_trial_of_the_n
 
 def test_first_import_of_a_trainable_begins_after_the_job_is_made(start, warm, module):
     """
-    The job names the study's current trainable; a person may have replaced the former one.
+    A person may have replaced the study's trainable; the job names the current one.
 
-    If the worker imported the former trainable first, this import might fail or hang.
+    An earlier import could be the import of the former trainable, and might fail or hang.
     """
     imports = "from pathlib import Path\nPath('imported').touch()\n"
     trainable = module(imports + "def train(config):\n    return 1.0\n")

@@ -1,4 +1,4 @@
-"""A trial trains on during an upload; unless its lease is lost, it ends only after the upload."""
+"""A trial trains on during an upload, and ends after the upload unless its lease is lost."""
 
 # The trainables below print, as those of users do.
 # ruff: noqa: T201

@@ -313,8 +313,8 @@ class Lingering(ReusedChild):
     A child that does not end when told to.
 
     Attributes:
-        cleanups: One pair: the timeout in seconds of the worker's first wait for the child's end,
-            and how the last attempt was started and ended, as stored when this wait begins.
+        cleanups: One pair, recorded when the worker first waits for the child's end: the wait's
+            timeout in seconds, and how the last attempt was started and ended by then.
     """
 
     def __init__(self, interruption, database):

@@ -125,7 +125,7 @@ def test_worker_prints_that_a_second_signal_kills_its_trials_and_it_does(sqlite_
 
 
 def test_signals_that_arrive_together_count_as_one(sqlite_stage):
-    """A service manager may signal the worker's process, and its group as well."""
+    """A service manager may signal both the worker's process and the process group."""
     sqlite_stage.create("obedient:unhurried")
     worker = sqlite_stage.start()
     sqlite_stage.await_result()

@@ -7,7 +7,7 @@ import studydb
 
 def summing(config, data, trial, *, scale=1):
     """
-    Report a loss that is computed from the sum of the data, and the pid of the parent process.
+    Report the pid of the parent process, and a loss that is computed from the sum of the data.
 
     After a warm start the parent is the template.
     """

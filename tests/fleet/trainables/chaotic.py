@@ -31,7 +31,7 @@ def train(config, trial):
 
 
 def weights(config, number):
-    """Return the bytes of a checkpoint: `weights_bytes` in every fourth trial, else none."""
+    """Return the weights to save: `weights_bytes` bytes in every fourth trial, else no bytes."""
     return bytes(config["weights_bytes"] if number % 4 == 0 else 0)
 
 

@@ -1,9 +1,9 @@
 """
 The program that `chaotic.sh` starts in crash tests: it reports the curve of `chaotic_curve`.
 
-If the config's `save_waits` is true, a step with a checkpoint is recorded as acknowledged once the
-answer to its report has arrived, unless the answer says that there was an error or that the lease
-is lost.
+If the config's `save_waits` is true, the program records each step with a checkpoint as
+acknowledged when the answer to the step's report arrives. It does not record the step if the answer
+names an error or a lost lease.
 """
 
 import json

@@ -14,7 +14,7 @@ FLUSH_EVERY = 3
 """Numbers of steps; a flush and a checkpoint are at the same step only at every twelfth step."""
 
 UNDEFINED_FROM = 0.95
-"""If x is larger, the loss of every second step is NaN, a legal value, which schedulers judge."""
+"""If x is larger than this, every second loss is NaN. NaN is legal, and schedulers judge it."""
 
 
 def loss(x: float, step: int) -> float:
@@ -44,6 +44,6 @@ class Journal:
 
 
 def start_bystander(number: int) -> None:
-    """Start a process in the trial's process group if number % 3 is 1; in a new session if 2."""
+    """If number % 3 is 1, start a process in the trial's group; if it is 2, in a new session."""
     if number % 3:
         subprocess.Popen(["sleep", "600"], start_new_session=number % 3 == 2)

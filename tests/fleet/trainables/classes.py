@@ -12,7 +12,7 @@ class Counting(studydb.Trainable):
     """
     Counts steps, and saves the count as a dict; completes the trial at step `steps` (default 4).
 
-    If `gate_after` is set, each later step waits for the file `gate-all`. The file `calls` lists
+    Each step after step `gate_after` (if set) waits for the file `gate-all`. The file `calls` lists
     the calls of all methods except `step`.
     """
 
@@ -103,7 +103,7 @@ class Failing(Counting):
 
 
 class SavesTwice(Counting):
-    """Returns a dict, and also leaves a file."""
+    """Its `save_checkpoint` returns a dict, and also writes a file into the directory."""
 
     def save_checkpoint(self, directory):
         Path(directory, "weights").touch()

@@ -1,4 +1,4 @@
-"""Functions that spend, fail or no longer improve, for tests of limits, retries and stop rules."""
+"""Functions that report costs, fail, or stop improving: for tests of limits, retries and rules."""
 
 import time
 from pathlib import Path

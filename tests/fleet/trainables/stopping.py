@@ -16,7 +16,7 @@ import studydb
 
 @dataclass(frozen=True)
 class TooSlow(studydb.StopRule):
-    """Stop a trial without improvement for `limit` steps; write each call to the file `asked`."""
+    """Stop a trial that has not improved for `limit` steps; write each call to the file `asked`."""
 
     limit: int = 3
     folder: str = ""
