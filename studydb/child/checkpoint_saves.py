@@ -75,7 +75,7 @@ class CheckpointSaves:
         try:
             upload = self._begin(step)
             if self._supervisor.lost:
-                return None, None  # no row may have been stored, and bytes without a row would stay
+                return None, None  # perhaps no row was stored, and bytes without a row would stay
             return self._saver.save(prepared, step=step, upload=upload), None
         except CheckpointError as failure:
             return None, str(failure)
@@ -152,8 +152,8 @@ class CheckpointSaves:
 
         A directory is copied without hard links, because a change to a file changes its hard links,
         too. If `is_given`, the directory is moved, unless it contains symbolic links: the links may
-        name their targets by the directory's old path. The pickle of a dict needs no copy; it is
-        written to a file if the sender sends it.
+        name their targets by the directory's old path. The pickle of a dict needs no copy, and is
+        written to a file only if the sender is to send it.
         """
         if isinstance(prepared, bytes) and not uses_sender:
             return prepared

@@ -61,7 +61,7 @@ _METHODS: dict[str, Callable[[Any, Mapping[str, Any]], Any]] = {
 
 
 class Begin(Struct, frozen=True, tag="begin"):
-    """The first message: the code of the objects that decide; an object's index is its position."""
+    """The first message: the code of the objects that decide; their order gives their positions."""
 
     objects: tuple[TrainableImport, ...]
 
@@ -164,7 +164,7 @@ def _serve(channel: Channel) -> int:
         while (frame := channel.receive()) is not None:
             question = _questions.decode(frame.header)
             # The first question is always answered. The wrong clock of a file server can make every
-            # new process seem outdated; without this exception, no question would be answered.
+            # new process seem outdated. If each refused its first question, none would be answered.
             reason = None if is_first else _reason_against(staleness)
             is_first = False
             if reason is not None:

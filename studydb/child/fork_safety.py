@@ -3,7 +3,7 @@ Whether a process may be forked after it has imported a user's module.
 
 A fork has only the caller's thread, and none of its parent's child processes. It cannot use its
 parent's context on an accelerator. It shares open files, sockets and shared memory with other
-forks. So the import must leave no second thread that a fork would miss, no child process, no
+forks. So the import must leave no second thread that a fork would lack, no child process, no
 context, and nothing open. On a system without /proc these conditions cannot be checked, and no
 process may be forked.
 """

@@ -1,12 +1,12 @@
 """
 The fork server: a small process from which fresh attempts, templates and deciders are forked.
 
-The worker starts the fork server as a program that inherits no connection to the database, with an
-environment without the database's credentials and the signing key. So no child inherits the
-credentials, the key or a connection. The fork server has imported the modules that every child
-needs, so that a child starts in milliseconds; it imports numpy before it forks the first fresh
-attempt. It has one Python thread, never imports the user's code, and takes requests only from its
-worker.
+The worker starts the fork server as a program. This program inherits no connection to the database,
+and its environment holds neither the database's credentials nor the signing key. So no child
+inherits a connection, the credentials or the key. The fork server has imported the modules that
+every child needs, so that a child starts in milliseconds; it imports numpy before it forks the
+first fresh attempt. It has one Python thread, never imports the user's code, and takes requests
+only from its worker.
 """
 
 import gc

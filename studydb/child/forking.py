@@ -1,13 +1,13 @@
 """
 Fork children on request, for the fork server and for templates.
 
-A request is a number, a kind and a count of descriptors, with at least three descriptors: the
-child's channel, stdout, stderr. The further descriptors are the locks of the child's devices. The
-child keeps the locks open. A program that the child starts with `close_fds=False`, such as a
-command, keeps them open, too. The forking process itself closes the request's descriptors after the
-fork. The replies are frames: `Forked`, `Refused` or `Outdated`, and `Exited` once a child has ended
-and its process group was killed. When the parent of the forking process dies, all descendants of
-the forking process are killed.
+A request consists of a number, a kind and a count, and comes with as many descriptors as the count
+says. The first three are the child's channel, stdout and stderr. Any others are the locks of the
+child's devices. The child keeps the locks open. A program that the child starts with
+`close_fds=False`, such as a command, keeps them open, too. The forking process itself closes the
+request's descriptors after the fork. The replies are frames: `Forked`, `Refused` or `Outdated`, and
+`Exited` once a child has ended and its process group was killed. When the parent of the forking
+process dies, all descendants of the forking process are killed.
 """
 
 import errno

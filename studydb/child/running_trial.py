@@ -143,8 +143,8 @@ class RunningTrial:
                 process is a fork of the trial's process.
             CheckpointError: The dict cannot be pickled, or the directory is missing or unreadable.
             TrialStopped: The trial is stopped, paused or done, or the worker is stopping: clean up
-                and return. A further `report` raises again. Before it raises, it saves the given
-                checkpoint, unless the trial is done.
+                and return. Each further `report` saves the given checkpoint (unless the trial is
+                done), and raises again.
             LeaseLost: This attempt no longer holds the trial.
         """
         with self._locked():
@@ -187,7 +187,7 @@ class RunningTrial:
 
     def flush(self) -> None:
         """
-        Wait until everything that was reported is stored, and the last checkpoint, too.
+        Wait until all reported results and the last checkpoint are stored.
 
         Raises:
             TrialStopped, LeaseLost: See `report`.
@@ -201,7 +201,7 @@ class RunningTrial:
 
     def finish(self, returned: Any) -> None:
         """
-        Report the metrics that the user's function returned, unless they equal the last report.
+        Report the metrics that the user's function returned, unless the last report contains them.
 
         Raises:
             TrainableError: The function started without a checkpoint and neither reported nor

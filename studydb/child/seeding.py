@@ -42,7 +42,9 @@ def _seed_numpy(module: ModuleType, number: int) -> None:
 
 class _SeedingFinder(MetaPathFinder):
     """
-    Finds `numpy.random` for the import system, and has it seeded as the last call of `seed` says.
+    Finds `numpy.random` for the import system, with a loader that seeds the loaded module.
+
+    The seed is the number that the last call of `seed` has computed.
 
     The finder stays in `sys.meta_path` until the module is loaded: code may ask for the spec alone,
     and an import may fail.

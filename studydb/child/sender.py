@@ -29,8 +29,8 @@ from studydb.processes import IMPORT_STUDYDB
 
 # The sender ignores the signals by which a person, a terminal or a batch system ends all processes:
 # the trial's process handles them, and may first let the sender store its checkpoint. The sender is
-# started with these signals blocked, so that none ends the sender before it ignores them; they stay
-# blocked.
+# started with these signals blocked, so that no signal ends the sender before the sender ignores
+# it. The signals stay blocked.
 # With -P and IMPORT_STUDYDB, neither a file in the working directory nor another installed studydb
 # hides a module that the sender imports.
 _START = (
@@ -153,7 +153,7 @@ class Sender:
 
     def save(self, prepared: Path, *, step: int, upload: Upload) -> Saved:
         """
-        Have the process send a checkpoint, and wait for its answer without the interpreter's lock.
+        Have the process send a checkpoint, and wait for its answer; other threads run meanwhile.
 
         Args:
             prepared: A directory, or a file with the pickle of a dict.
@@ -190,7 +190,7 @@ class Sender:
         Kill the process, even while it sends, and wait for its end.
 
         The process answers a request once its checkpoint is stored, so the kill loses no checkpoint
-        that has an answer.
+        that was reported as stored.
         """
         process, channel = self._process, self._channel
         self._process = self._channel = None

@@ -19,7 +19,7 @@ from studydb.domain.resources import choose_cards
 from studydb.processes import exists, has_host_pids, session_of
 
 RELEASE_S = 10.0
-"""How long to wait at most for the driver to free what the processes of a trial have used."""
+"""The longest wait for the driver to free the devices that the processes of a trial have used."""
 
 _PAUSE_S = 0.25
 
@@ -50,15 +50,16 @@ class DeviceGrant:
         return dict(self.variables)
 
     def run_by(self, pid: int) -> None:
-        """Record that this process, which leads a session, and its descendants use the devices."""
+        """Record that a process, which leads a session, and its descendants use the devices."""
         self._leaders.add(pid)
 
     def release(self, *, patience_s: float = RELEASE_S) -> str | None:
         """
         Give the devices back, after a wait of at most `patience_s` for the driver to free them.
 
-        There is no wait for devices that `nvidia-smi` does not list. Call this after the trial's
-        processes have ended; a second call does nothing.
+        There is no wait for devices that `nvidia-smi` does not list, nor in a container whose pids
+        are not the host's. Call this after the trial's processes have ended; a second call does
+        nothing.
 
         Returns:
             None; or, if processes still use devices after `patience_s`, a line that names them.
@@ -151,10 +152,10 @@ class Devices:
 
     def free_parts(self) -> tuple[float, ...]:
         """
-        Return which part of each offered device no process has locked.
+        Return which part of each offered device is free (0 to 1), that is, locked by no process.
 
         A device that this worker leaves to a waiting worker has no free part (`sharing.py`). A
-        later `take` may find less, because another worker has been faster.
+        later `take` may find less, because another worker may lock a device first.
         """
         with ExitStack() as opened:
             locks = self._open_locks(opened)

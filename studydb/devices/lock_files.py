@@ -94,7 +94,7 @@ def _mode(path: str) -> int | None:
 
 class LockFile:
     """
-    An open lock file. Two objects compete for locks, even in one process.
+    An open lock file. Two objects for the same file compete for its locks, even in one process.
 
     Raises:
         HostError: The file cannot be opened or locked, or is no regular file.
@@ -105,7 +105,7 @@ class LockFile:
         self.descriptor = _open(self.path)
 
     def close(self) -> None:
-        """Close the descriptor; the locks stay while a copy of it is open in any process."""
+        """Close the descriptor; the locks stay while any process has an open copy of it."""
         os.close(self.descriptor)
 
     def can_share(self) -> bool:
@@ -184,7 +184,7 @@ class LockFile:
 @contextmanager
 def turn(directory: Path) -> Iterator[bool]:
     """
-    Have other workers wait while this worker looks which devices are free and locks some.
+    Have other workers wait while this worker finds the free devices and locks some of them.
 
     Without turns, two workers that want two devices each could get one each, and both would fail.
 

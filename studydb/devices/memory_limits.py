@@ -41,7 +41,7 @@ class MemoryLimit(Struct, frozen=True):
         return f"{whose} may use {self.size_bytes / 1e9:g} GB, as its memory_gb says"
 
     def was_exceeded(self) -> bool:
-        """Whether the kernel's OOM killer has killed a process in the cgroup; False without one."""
+        """Whether the kernel's OOM killer has killed a process of the cgroup, if there is one."""
         if self.cgroup is None:
             return False
         with suppress(OSError, ValueError):
@@ -107,7 +107,9 @@ class MemoryLimits:
             limit.close()
             return MemoryLimit(size_bytes)
         _write(folder / "memory.swap.max", "0")
-        _write(folder / "memory.oom.group", "1")  # otherwise a trial that loses one process hangs
+        _write(
+            folder / "memory.oom.group", "1"
+        )  # otherwise a trial that loses one process may hang
         return limit
 
 

@@ -33,8 +33,8 @@ def ask(
     Make a trial from the searcher's next draw, and start its first attempt.
 
     If the next draw's proposal is not stored yet, it is computed and stored, and the ask is sent
-    again. A draw is skipped only if its params must be unique and a trial has them already. The
-    trial's uuid is the claimant's token.
+    again. A draw is skipped only if its params must be unique and equal those of a trial whose
+    params must be unique, too. The trial's uuid is the claimant's token.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
@@ -142,6 +142,6 @@ def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:
 
 
 def skip_duplicate(database: Database, study: Study) -> None:
-    """Skip the next draw if its params must be unique and a trial has them already."""
+    """Skip the next draw if its proposal and a trial with the same params must both be unique."""
     with database.begin(durable=False, single=True) as txn:
         proposals.skip_duplicate(txn, study_id=study.id)

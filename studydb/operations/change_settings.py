@@ -61,9 +61,9 @@ def set_retention(txn: Txn, study: Study, keep: Keep, request: Request) -> None:
     """
     Change which checkpoints are kept, for attempts that begin from now on.
 
-    The first save of such an attempt removes what is no longer kept; no removed checkpoint comes
-    back. A quota applies to running attempts, too, so this call sums up the sizes of the kept
-    checkpoints.
+    The first save of such an attempt removes the checkpoints that are no longer kept; no removed
+    checkpoint comes back. A quota applies to running attempts, too, so this call sums up the sizes
+    of the kept checkpoints.
     """
     kind, data = EventKind.RETENTION_SET, {"keep": str(keep)}
     events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)
@@ -81,9 +81,9 @@ def set_limits(txn: Txn, study: Study, limits: Mapping[str, Any], request: Reque
         limits: Values by name, which `read_settings` has checked.
 
     Raises:
-        NotAllowed: A limit is given that the study was created without; or a limit is given as
-            None, which would remove it; or the cost limit is given in another metric. The
-            transaction must be rolled back.
+        NotAllowed: The study was created without one of the limits; or a value is None, which would
+            remove the limit; or the cost limit is given in another metric. The transaction must be
+            rolled back.
     """
     kind = EventKind.LIMITS_SET
     events.append_request(txn, study_id=study.id, kind=kind, request=request, data=dict(limits))
@@ -159,9 +159,9 @@ def change_settings(database: Database, study: Study, changes: Changes, request:
 
 def _count_again(database: Database, study: Study) -> None:
     """
-    Sum up the sizes of a study's checkpoints once more after it got a quota.
+    Sum up the sizes of a study's checkpoints once more after the study got a quota.
 
-    A save or discard that began before the study had a quota adds nothing to the sum, and may
+    A save or discard that began before the study had a quota does not change the sum, and may
     commit after the first sum was computed. The lock of the table waits for such transactions. The
     transaction takes no other lock, so it cannot be part of a deadlock.
     """

@@ -72,7 +72,11 @@ def mark_corrupt(
 
 
 def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
-    """Find the trial's newest kept checkpoint before this one; else the one that it began from."""
+    """
+    Find the newest kept checkpoint of the same trial that is older than this checkpoint.
+
+    If there is none, find the kept checkpoint of another trial from which the trial began.
+    """
     assert checkpoint.id is not None
     older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)
     return older or checkpoints.source(txn, trial_id=checkpoint.trial_id)

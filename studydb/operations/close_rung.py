@@ -10,13 +10,13 @@ from studydb.store import closings, events, rungs, studies
 
 def close_rung(database: Database, study: Study, closing: Close) -> bool:
     """
-    Close a rung: store the position (score and ordinal) of the last trial that is kept.
+    Close a rung: store the position (score and ordinal) of the worst trial that is kept.
 
     Later transactions give up the worse trials (`give_up`). A rung that was closed before stays as
     it is. If the study is not RUNNING, no rung closes.
 
     Returns:
-        Whether the rung has closed now.
+        Whether this call has closed the rung.
     """
     with database.begin(durable=False) as txn:  # if a crash undoes this, the rung closes again
         rung = rungs.lock(txn, study_id=study.id, key=closing.rung)

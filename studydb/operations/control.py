@@ -215,7 +215,7 @@ def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
 
 
 def _apply(txn: Txn, study: Study, steered: Sequence[TrialRow], steering: _Steering) -> list[int]:
-    """Move locked trials or store the request; return the ids of the trials to sum up."""
+    """Move locked trials or store the request; return the ended trials that are to be summed up."""
     targets = steering.targets
     unsummed: list[int] = []
     n_results = 0

@@ -41,8 +41,8 @@ def enqueue(
         priority: PENDING trials are claimed in ascending order of this value.
         name, tags: The caller has checked them; no other trial of the study may have the name.
         start: The checkpoint from which the trial begins; None to begin from scratch.
-        resources: What the trial asks for. If it is None, the trial asks for what the study asks
-            for its trials or, in a study with a resource function, for what `answers` says.
+        resources: What the trial asks for. If None, a study with a resource function takes the
+            request from `answers`; in any other study, the trial asks for what the study asks for.
         answers: What the resource function has said about configs.
 
     Returns:

@@ -52,7 +52,7 @@ class Flushed(Struct, frozen=True):
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
         ruled: What the study's custom stop rules say about the batch, also about results that are
-            dropped; None if no rule has stopped the trial or failed, or if nothing is stored.
+            dropped; None if nothing is stored, or if no rule has failed or has stopped the trial.
         undecided: The first stored step that the study's custom scheduler failed to judge, and why;
             None if there is no such step.
         why: The reason that the study's custom scheduler gives for stopping or pausing the trial at
@@ -161,8 +161,8 @@ def _needs_rules(study: Study, batch: Batch) -> bool:
     """
     Tell whether the study's rules must be judged in a transaction of several statements.
 
-    That is so if a rule is met, a custom rule has stopped the trial or failed, a rule compares a
-    result with earlier results, or a rule can stop the study.
+    That is so if a rule is met, a custom rule has failed or has stopped the trial, a rule compares
+    a result with earlier results, or a rule can stop the study.
     """
     if not study.rules:
         return False

@@ -57,7 +57,9 @@ def unpin(
     database: Database, study: Study, number: int, request: Request, *, step: int | None = None
 ) -> list[int]:
     """
-    Remove people's pins from a trial's checkpoints; pins for trials that begin from them stay.
+    Remove people's pins of a trial's checkpoints.
+
+    Pins of trials that begin from one of these checkpoints stay.
 
     Args:
         step: The step of the checkpoints; None for all of the trial's checkpoints.

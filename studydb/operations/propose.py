@@ -111,9 +111,11 @@ def propose_by_index(
         most_bytes: After about this many bytes of JSON, the remaining draws are left out.
 
     Raises:
-        DecisionFailed, NotAsked: The study's resource function has not said what the first trial
-            needs; nothing was stored. A failure at a later draw is raised by the call that begins
-            with this draw.
+        NotAsked: The study's resource function was not asked about the first draw; nothing was
+            stored.
+        DecisionFailed: The resource function has not said what the trial of the first draw needs,
+            or see `store_proposals`; nothing was stored. If a later draw fails, the call that
+            begins with that draw raises the error.
     """
     end, is_stored = study.num_draws, False
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)

@@ -214,8 +214,8 @@ def store_by_index(
     seen the same draw without a proposal may each store a point, up to `MOST_BY_INDEX` of them.
 
     Args:
-        points_at: Returns the points to choose from, given the draw. What is stored is the first
-            point that need not be unique, or that neither a trial nor a proposal has.
+        points_at: Returns the points to choose from, given the draw. The first point that need not
+            be unique, or that neither a trial nor a proposal has, is stored.
         draw: The next draw when the worker last looked; it had no proposal then.
         answers: What the study's resource function has said about configs.
 

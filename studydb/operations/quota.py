@@ -19,7 +19,7 @@ def count_saved(
     txn: Txn, lease: Lease, saved: Checkpoint, *, expired: Sequence[Checkpoint]
 ) -> list[Checkpoint]:
     """
-    Count a new checkpoint; if the quota is exceeded, remove the oldest that may be removed.
+    Count a new checkpoint; if the quota is exceeded, remove the oldest removable checkpoints.
 
     The study's row is locked, so the saves of a study with a quota take turns.
 
@@ -30,8 +30,8 @@ def count_saved(
         The removed checkpoints, whose bytes may be deleted after the commit.
 
     Raises:
-        CheckpointError: The new checkpoint would not fit even without all the checkpoints that may
-            be removed and are not locked. The transaction must be rolled back.
+        CheckpointError: The new checkpoint would not fit even if all removable checkpoints that no
+            other transaction has locked were removed. The transaction must be rolled back.
     """
     quota = quotas.lock(txn, study_id=lease.study_id)
     freed_bytes = sum(one.size_bytes for one in expired)

@@ -48,7 +48,7 @@ MOST_NOTES = 20
 """How many of a trial's newest notes a page shows."""
 
 MOST_NAMES = 1_000
-"""How many names are compared with a name that no trial has."""
+"""To suggest similar names, an unknown name is compared with at most this many names of trials."""
 
 
 class TrialDetails(Struct, frozen=True):

@@ -30,7 +30,7 @@ class Renewal(Struct, frozen=True):
 
 def renew(database: Database, study: Study, *, worker_id: int, held: Sequence[Lease]) -> Renewal:
     """
-    Renew leases; store the limits that are reached, and people's requests, as verdicts.
+    Renew leases; store people's requests, and the limits that are reached, as verdicts.
 
     The worker is marked as alive, and running time is added to the study's spending. A verdict that
     refuses results stays. A verdict from a request changes with the request.

@@ -14,9 +14,9 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
     """
     Store a batch and the decision on it in one transaction, and renew the lease.
 
-    If no decision or request is pending, a single statement does the work (for all its conditions
-    see `summary_if_undecided`). A duplicate batch changes nothing and gets the stored verdict. If a
-    stored verdict refuses results, the batch is dropped.
+    If no decision or request is pending, a single statement does the work; for the other conditions
+    see `summary_if_undecided` and `single_statement.report`. A duplicate batch changes nothing and
+    gets the stored verdict. If a stored verdict refuses results, the batch is dropped.
 
     Raises:
         LeaseLost: The attempt no longer holds its trial.

@@ -85,8 +85,8 @@ def store_proposals(txn: Txn, study: Study, proposed: Mapping[int, Proposal]) ->
     """
     Store proposals with their resource classes.
 
-    The first proposal with which the study's trials would ask for more than 64 different sets of
-    resources is not stored, nor are the proposals after it.
+    A study has at most 64 resource classes. The first proposal that needs one more class is not
+    stored, nor are the proposals after it.
 
     Raises:
         DecisionFailed: Not even the first draw can be stored.

@@ -14,7 +14,7 @@ def read_classes(database: Database, study: Study) -> dict[str, Resources]:
 
 def reserve(database: Database, study: Study, *, worker_id: int, number: int | None) -> bool:
     """
-    Store the number of the trial that a worker keeps its resources free for.
+    Store the number of the trial for which a worker keeps its resources free.
 
     The row informs people and other workers, which ignore the rows of dead workers. The worker
     itself relies on its memory, so the row need not survive a crash of the database.

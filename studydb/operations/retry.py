@@ -29,7 +29,7 @@ MOST = 100
 
 
 def selected(database: Database, study: Study, selection: Selection) -> list[int]:
-    """Read a selection's numbers, ascending; omit trials that are invalidated or have clones."""
+    """Read the numbers of selected trials, ascending; omit invalidated and cloned trials."""
     numbers: list[int] = []
     with database.begin(write=False, snapshot=True) as txn:
         while page := clones.select(

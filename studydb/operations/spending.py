@@ -37,8 +37,8 @@ class Charge(Struct, frozen=True):
     What a transaction adds to the spending of a study.
 
     Attributes:
-        is_spent: Whether a limit, or a rule that stops the whole study, has stopped the study, now
-            or before.
+        is_spent: Whether the study was stopped, by this transaction or an earlier one, because of a
+            limit or of a rule that stops the whole study.
         timed_out: The ids of the trials whose running time has reached its limit.
     """
 
@@ -58,8 +58,8 @@ class Charge(Struct, frozen=True):
         Args:
             known: The verdict of a scheduler, a rule or the trial, or a person's request. If the
                 trial has run for too long, only a stop after which results are refused is kept.
-                Any other verdict becomes TIMED_OUT. A pause does, too, because the trial would
-                reach the limit again at once after the pause.
+                Any other verdict, also a pause, becomes TIMED_OUT: after a pause, the trial would
+                reach the limit again at once.
         """
         if trial_id not in self.timed_out:
             return known

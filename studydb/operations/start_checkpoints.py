@@ -19,9 +19,10 @@ NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
-How often a checkpoint is chosen before the request fails. The chosen checkpoint can vanish in one
-way, although its trial is locked: another trial that began from it finds it corrupt and marks it,
-under the lock of its own row only. Then another checkpoint is chosen.
+The most times that a checkpoint is chosen before the request fails. The lock of the checkpoint's
+trial does not prevent one change: another trial that began from the checkpoint may find it corrupt.
+The transaction that then marks the checkpoint locks the row of that other trial only. If the chosen
+checkpoint was marked in this way, another checkpoint is chosen.
 """
 
 
@@ -75,7 +76,7 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
     if start is None:
         return None
     if isinstance(start, Uploaded):
-        # Refuses if a deletion has begun: it has already looked for bytes, and would miss these.
+        # Raises if a deletion of the study has begun, which could miss the uploaded bytes.
         lock_studies(txn, study)
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
@@ -93,8 +94,8 @@ def lock_studies(
     """
     Lock the rows of the studies whose checkpoints were pinned.
 
-    No deletion of these studies begins while the rows are locked. The newest checkpoint of a trial
-    that has saved nothing is the one from which it began, and that may be of another study. So the
+    No deletion of these studies begins while the rows are locked. If a trial has saved nothing, its
+    newest checkpoint is the checkpoint from which it began, which may be of another study. So the
     pinned checkpoint's study may differ from the study of the trial that the caller has named.
 
     Args:

@@ -96,8 +96,8 @@ class StudyProgress(Struct, frozen=True):
 
         Args:
             n_held: The number of trials that the loop runs itself. If the scheduler promotes
-                trials and other processes run some, the loop is not exhausted, because the reports
-                of those trials can cause a promotion.
+                trials and other processes run trials, the loop is not exhausted, because the
+                reports of those trials can cause a promotion.
         """
         if self.status is Status.PAUSED:
             return self.is_over

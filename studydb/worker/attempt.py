@@ -61,7 +61,7 @@ from studydb.worker.templates import Started, Template
 TICK_S = 0.25
 LEAST_GRACE_S = 2.0
 OUTAGE_PAUSE_S = 2.0
-"""The time between background flushes in an outage; a stopping worker waits for `grace_s`."""
+"""The time between background flushes in an outage; in a stopping worker it is `grace_s`."""
 
 
 class _NotBegun(Exception):
@@ -545,7 +545,7 @@ class Attempt:
             )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
-        """Keep the child for the next trial, or end it: after `Ended` it may first exit itself."""
+        """Keep the child for the next trial, or end it; after `Ended`, the child may first exit."""
         child, ended = started.child, self._progress.ended
         if ended is not None and self._may_keep(ended):
             output.settle()

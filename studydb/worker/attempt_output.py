@@ -20,7 +20,7 @@ _LARGEST_PIPE_BYTES = 1 << 20
 
 
 class _Stream:
-    """A pipe and its files: `stdout`, and `stdout.1` with older bytes; or both for `stderr`."""
+    """A pipe and its two files, such as `stdout`, and `stdout.1` with older bytes."""
 
     def __init__(self, path: Path, limit_bytes: int, tail: bytearray, *, append: bool) -> None:
         self.reader, self.writer = os.pipe()
@@ -122,7 +122,7 @@ class AttemptOutput:
         """
         Read the rest of the output, and close the files.
 
-        Call this after the child has ended, or writes to other pipes.
+        Call this when the child has ended, or writes to other pipes.
 
         Args:
             timeout_s: How long to wait for each pipe while other processes have it open.

@@ -40,7 +40,7 @@ IMPORT_TIMEOUT_S = 120.0
 _TRIES = 3
 """
 The most times that one question is asked. The question is asked again, in a new process, whenever
-source files have changed, and once if no answer came.
+the process must be replaced (see `Staleness.reason`), and once if no answer came.
 """
 
 _TICK_S = 0.25

@@ -30,9 +30,9 @@ from studydb.settings import scrubbed_environment
 from studydb.worker.children import ChildProcess, Forker, ForkerDied
 from studydb.worker.cores import thread_limits
 
-# First of all, the server ignores the signal of --preempt-signal: a batch system may send it to all
-# processes, and the signal ends processes that do not handle it. The worker handles the signal, and
-# asks the trials to end.
+# A batch system may send the signal of --preempt-signal to all processes. The signal ends a process
+# that neither handles nor ignores it. So the server first of all ignores the signal. The worker
+# handles the signal, and asks the trials to end.
 #
 # Before the server imports its other modules, it arranges to die with its worker, because the
 # worker may die during these imports.
@@ -116,7 +116,7 @@ def _new_id() -> str:
 
 def _kill_descendants_of_dead_workers() -> None:
     """
-    Kill what is left of workers of this host that were killed together with their fork servers.
+    Kill the descendants of this host's workers that were killed together with their fork servers.
 
     If only the worker dies, its fork server kills all descendants; if only the fork server dies,
     the worker kills them. If both are killed together, a descendant that has made its own process
@@ -174,7 +174,7 @@ class ForkServer:
 
     def start(self) -> None:
         """
-        Kill what is left of dead workers on this host, then start the server.
+        Kill the remaining descendants of this host's dead workers, then start the server.
 
         Call this before the worker opens its database connections, and from the main thread: if the
         thread that started the server ends while the server still imports its modules, Linux kills

@@ -8,7 +8,7 @@ from studydb.domain.failures import Failure
 from studydb.worker.children import ChildProcess
 
 _DEVICE_ERROR_SUFFIX = "OutOfMemoryError"
-"""The end of an exception's name, for example in PyTorch, if the memory of a device is full."""
+"""The end of the name of the error that PyTorch, for example, raises if a device is full."""
 
 _REFUSED_ALLOCATIONS = ("can't allocate memory", "cannot allocate memory")
 """Parts of the messages of PyTorch's allocator and of ENOMEM; the exceptions' types differ."""
@@ -50,7 +50,7 @@ class Holdings(Struct, frozen=True):
         )
 
     def give_to(self, child: ChildProcess) -> None:
-        """Record that the devices are used by this process and its descendants."""
+        """Record that a child's process and its descendants use the devices."""
         if self.grant.names:
             self.grant.run_by(child.process.pid)
 

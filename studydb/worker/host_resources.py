@@ -60,7 +60,7 @@ class HostResources:
         return cls(capacity, devices)
 
     def free_cards(self) -> tuple[float, ...]:
-        """Return which part of each device this worker may take; see `Devices.free_parts`."""
+        """Return the part of each device that this worker may take; see `Devices.free_parts`."""
         return self._devices.free_parts()
 
     def wait_for_cards(self, is_waiting: bool) -> None:  # noqa: FBT001  `Fitting` calls it

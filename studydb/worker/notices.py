@@ -67,7 +67,7 @@ class Notices:
             self._say(f"training continues without the database, results are buffered: {error}")
 
     def trial_waits(self, error: StorageTransient | None) -> None:
-        """Print once per outage that a trial waits for the database; None once it has answered."""
+        """Print once per outage that a trial waits for the database; for None see `answered`."""
         if error is None:
             self.answered()
             return

@@ -69,8 +69,8 @@ class Template:
         to_import: What the process has imported, with the environment of the import.
         is_proven: Whether an attempt forked from the template has reported or ended.
         has_forked: Whether any attempt was forked from the template.
-        used_s: When the template was made, last chosen for an attempt or last seen with a running
-            attempt, by the monotonic clock.
+        used_s: When the template was last used, by the monotonic clock: when it was made, chosen
+            for an attempt, or seen with a running attempt.
     """
 
     def __init__(
