@@ -10,7 +10,7 @@ import sys
 from studydb.version import __version__ as __version__
 
 TYPE_CHECKING = False
-"""Type checkers take a variable of this name for true; importing `typing` would take 5 ms."""
+"""Type checkers assume that this variable is true. Importing `typing` would take 5 ms."""
 
 if TYPE_CHECKING:
     from typing import Any

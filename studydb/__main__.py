@@ -6,8 +6,8 @@ import sys
 
 TYPE_CHECKING = False
 """
-Type checkers take this variable for true (see `studydb/__init__.py`). `typing` is not imported,
-because each import at the top slows every `studydb report`.
+Type checkers assume that this variable is true (see `studydb/__init__.py`). `typing` is not
+imported, because each import at the top slows every `studydb report`.
 """
 
 if TYPE_CHECKING:
@@ -18,15 +18,16 @@ INTERRUPTED, PIPE_BROKEN = 130, 1
 
 NEW_OBJECTS = 100_000
 """
-A garbage collection starts when this many more objects were made than freed. The imports of a
-command make about as many objects, and none of them becomes garbage. With Python 3.11's threshold
-of 700 objects, garbage collections take a seventh of the time in which a command starts.
+Python starts a garbage collection when it has made this many objects more than it has freed. The
+imports of a command make about as many objects, and none of them becomes garbage. With Python
+3.11's threshold of 700 objects, garbage collections take a seventh of the time in which a command
+starts.
 """
 
 
 def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
     """
-    Run one command and exit; `arguments` replace the process's arguments.
+    Run one command and exit. If `arguments` are given, they replace the process's arguments.
 
     A user's mistake is printed as one line on stderr; a traceback means a bug of studydb.
     """

@@ -189,7 +189,7 @@ def has_host_pids() -> bool:
 
 
 def kill_group(pid: int) -> None:
-    """Kill a process's group and the process itself, which may not lead a group yet."""
+    """Kill the group that a process leads, and the process itself if it leads no group yet."""
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
@@ -199,8 +199,8 @@ def reap(*, leaders: Container[int]) -> tuple[int, int] | None:
     """
     Reap one child that has ended; if its pid is one of `leaders`, kill its process group.
 
-    If the system has waitid, the group is killed before the child is reaped. Until then the child
-    keeps its pid, so no other process is killed.
+    If the system has waitid, the group is killed before the child is reaped. The child keeps its
+    pid until it is reaped, so the signal reaches no other process.
 
     Returns:
         The child's pid, and its exit code or the negative number of the signal that ended it; None
@@ -240,9 +240,9 @@ def fork() -> int:
     """
     Fork this process; return the pid of the child, or 0 in the child.
 
-    Python warns if the process has native threads, although OpenBLAS, for example, ends its threads
-    before a fork. So the warning is hidden. In templates, `child/fork_safety.py` finds the threads
-    that are left.
+    Python warns if the process has native threads. The warning is hidden, because some libraries,
+    such as OpenBLAS, end their threads before a fork. In templates, `child/fork_safety.py` finds
+    the threads that are left.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -253,8 +253,9 @@ def die_with_parent(number: int, parent_pid: int) -> None:
     """
     Have Linux send signal `number` to this process when its parent dies.
 
-    If the parent is not `parent_pid`, that process has died already, and the signal is sent now. On
-    systems other than Linux the caller must notice that the parent's socket is closed.
+    If the parent is no longer `parent_pid`, the process `parent_pid` has died already, and the
+    signal is sent now. On systems other than Linux the caller must notice the parent's death: the
+    parent's socket is closed.
     """
     if sys.platform == "linux":
         _prctl(_SET_PARENT_DEATH_SIGNAL, number)

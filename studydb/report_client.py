@@ -10,7 +10,7 @@ import sys
 from _socket import AF_UNIX, socket  # the module `socket` would take 5 ms more
 
 TYPE_CHECKING = False
-"""Type checkers take a variable of this name for true; importing `typing` would take 5 ms."""
+"""Type checkers assume that this variable is true. Importing `typing` would take 5 ms."""
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ SOCKET = "STUDYDB_SOCKET"
 """The environment variable that holds the path of the socket."""
 
 _GO = b'{"go": true}\n'
-"""The usual answer, for which `json` need not be imported."""
+"""The usual answer, which is recognized without an import of `json`."""
 
 
 class NoRunner(Exception):
@@ -156,7 +156,7 @@ def _escaped(char: str) -> str:
 
 
 _WORDS = {"true": True, "false": False, "True": True, "False": False}
-"""Words that are read as booleans, as JSON and Python write them."""
+"""The words that are read as booleans: the spellings of JSON and of Python."""
 
 
 def _value(text: str) -> "Any":

@@ -1,6 +1,6 @@
 """Read the settings that all commands share: environment variables, defaults, signing keys."""
 
-# Functions with an argument `environ` read it instead of the process's environment.
+# Functions with an argument `environ` read this mapping, by default the process's environment.
 
 import hashlib
 import hmac
@@ -80,7 +80,7 @@ def scrubbed_environment(environ: Mapping[str, str] = os.environ) -> dict[str, s
 
 def cache_size_bytes(environ: Mapping[str, str] = os.environ) -> int:
     """
-    Return the limit of the cache of remote checkpoints; 0 to use no cache.
+    Return the limit of the cache of remote checkpoints, in bytes; 0 means no cache.
 
     Raises:
         UsageError: The value of `STUDYDB_CACHE_SIZE` is not a size.
@@ -189,10 +189,11 @@ class Keyring(Struct, frozen=True):
 
     def sign(self, payload: bytes, *, prefer: Collection[str] = ()) -> tuple[str, str]:
         """
-        Sign with the first key that `prefer` names, else with the first key.
+        Sign with the first key whose id is in `prefer`; if there is none, with the first key.
 
         Workers of several users exchange checkpoints, so they must sign with a key that they share.
-        The keys that signed the study's trainable are such keys.
+        A caller prefers the keys that signed the study's trainable, because the other workers
+        usually have one of these keys.
 
         Returns:
             The key's id and the MAC.

@@ -1,10 +1,10 @@
 """
-Temporary directories that a later process removes if their own process was killed.
+Temporary directories. If the process that made a directory is killed, a later process removes it.
 
-A directory is locked while its process lives. The kernel frees the lock at the process's end,
-however it ends, so no living process uses a directory that can be locked. The directory's name has
-a hash of the host's name, because some network file systems do not show the lock to other hosts: a
-host removes only directories with its own hash.
+A process locks its directory. However the process ends, the kernel then frees the lock, so no
+living process uses a directory that can be locked. The directory's name has a hash of the host's
+name, because some network file systems do not show the lock to other hosts: a host removes only
+directories with its own hash.
 """
 
 import fcntl
@@ -102,7 +102,7 @@ def _remove_tree(path: str, descriptor: int) -> None:
 
 
 def _can_lock(descriptor: int) -> bool | None:
-    """Lock a directory; False if another process has locked it, None if it can have no lock."""
+    """Lock a directory; False if another process holds the lock, None if locks do not work."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

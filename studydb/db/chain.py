@@ -2,8 +2,9 @@
 Chains: statements that PostgreSQL runs as a single statement, and SQLite one after another.
 
 A single statement needs no BEGIN and no COMMIT, so it costs one round trip. Inside a transaction
-block, too, it costs less than several statements. The CTEs of such a statement write, which SQLite
-does not allow. SQLite runs in the process, so a single statement would save no round trip.
+block, too, a single statement costs less than several statements. SQLite runs the statements one
+after another, because it allows no CTE that writes. SQLite runs in the process, so a single
+statement would save no round trip.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

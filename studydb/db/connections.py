@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 WAIT_S = 30.0
 FORK_WAIT_S = 10.0
-"""The longest time that a fork waits for other threads' transactions; most take milliseconds."""
+"""
+The longest time that a fork waits for the lock of a pool, and then for the transactions of other
+threads; most take milliseconds.
+"""
 
 REPEAT_S = 0.05
 """If Ctrl-C came while a fork waited, the Ctrl-C is repeated this many seconds after the fork."""
@@ -67,8 +70,8 @@ class _Use(NamedTuple):
     Who uses a connection.
 
     Attributes:
-        frame: The frame whose `with` block uses the connection; None if `take` was given none. Its
-            id is not enough: Python gives the id to another frame once this frame is freed.
+        frame: The frame whose `with` block uses the connection; None if `take` was given none. The
+            frame's id would not do: Python gives the id to another frame once this frame is freed.
         n_closed: How often the pool had been closed when the connection was taken.
     """
 
@@ -120,8 +123,9 @@ class Connections:
         Take the cursor that was given back last, or open one.
 
         Args:
-            frame: The frame whose `with` block will use the cursor; None if none will, or if the
-                block is in a generator, whose frame leaves the stack while the generator waits.
+            frame: The frame whose `with` block will use the cursor. None if no `with` block uses
+                it, or if the block is in a generator or a coroutine, whose frame leaves the stack
+                while it waits.
 
         Raises:
             StorageBusy: No cursor became free for this thread within 30 s.

@@ -38,7 +38,10 @@ def one_of(column: str, values: Iterable[StrEnum]) -> dict[str, str]:
 
 HEX = "ltrim({uuid}, '0123456789abcdef-') = ''"
 UUID = f"length({{uuid}}) = 36 AND {HEX}"
-"""The check of a column `uuid`, because paths contain UUIDs. The table `worker` has another."""
+"""
+The check of a column `uuid`. Names of files contain UUIDs, so a UUID must contain no "/" or "..".
+The table `worker` has another check.
+"""
 
 
 def required(name: str, kind: Any, *args: Any, **options: Any) -> sa.Column[Any]:

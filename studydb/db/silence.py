@@ -56,8 +56,8 @@ class BoundedConnection(psycopg.Connection[Any]):
         """
         Return the cursor that has run this statement before, or a new one.
 
-        A cursor keeps how to convert the binds and columns of its last statement. If all statements
-        shared a cursor, a trial would take 3 % more instructions.
+        A cursor remembers the converters for the binds and columns of its last statement. If all
+        statements shared a cursor, a trial would take 3 % more instructions.
         """
         cursor = self._cursors.get(sql)
         if cursor is None:

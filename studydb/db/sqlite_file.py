@@ -47,8 +47,8 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
         this user may not.
 
     Raises:
-        StorageDenied: The `-wal` file holds changes, or the `-journal` file an unfinished
-            transaction, and SQLite needs the right to write to use that file.
+        StorageDenied: The `-wal` file holds changes, or the `-journal` file holds an unfinished
+            transaction. To use either file, SQLite needs the right to write.
     """
     try:
         return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)

@@ -279,7 +279,7 @@ class BulkInsert:
         """
         Return PostgreSQL's parameters by column: values of a single row, or arrays for `unnest`.
 
-        We write the arrays, because psycopg would look up a dumper for each element.
+        We encode the arrays ourselves, because psycopg would look up a dumper for each element.
         """
         if len(rows) == 1:
             columns = zip(self.columns, self._codecs[dialect.name], rows[0], strict=True)

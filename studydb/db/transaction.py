@@ -81,7 +81,7 @@ class Txn:
     @property
     def now(self) -> datetime:
         """
-        The database's time, this host's on SQLite, or that of an injected clock; it is read once.
+        The time by the server's clock, on SQLite this host's, or an injected clock; read only once.
 
         A statement gets the time by `db.dialect.now()`, without a read of this property.
         """

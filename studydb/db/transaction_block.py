@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from studydb.db.database import Database
 
 SLOW_S = 1.0
-"""After how many seconds a transaction is reported to `on_slow`; most take milliseconds."""
+"""A transaction that took longer than this is reported to `on_slow`; most take milliseconds."""
 
 
 _SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -95,7 +95,7 @@ class TransactionBlock:
             self._database.on_slow(_operation_of_block(), monotonic() - self._began_s)
 
     def __del__(self) -> None:
-        """Close the connection of a transaction that nothing has ended, because of Ctrl-C."""
+        """Close the connection of a transaction that has not ended, because of Ctrl-C."""
         if self._cursor is not None:
             self._database.connections.discard(self._cursor)
 
@@ -105,8 +105,9 @@ class TransactionBlock:
 
         Returns:
             A function that waits for the answers to all that was sent through the pipeline;
-            `no_pipeline` if there is none. Without the wait the server would count a client that
-            froze as sending, not as idle, and the client would keep its locks.
+            `no_pipeline` if the transaction uses no pipeline. If a client froze before such a wait,
+            the server would count the client as sending, not as idle, and the client would keep its
+            locks.
         """
         if self._single or not self._write or not self._database.postgresql:
             return no_pipeline
@@ -165,7 +166,8 @@ class TransactionBlock:
         """
         Roll back, give the connection back, and raise our error for the driver's `error`.
 
-        A connection that cannot be used again is closed; if it is lost, all are closed.
+        A connection that cannot be used again is closed. If the connection is lost (see
+        `faults.is_disconnect`), all connections of the pool are closed.
         """
         connections, gone = self._database.connections, faults.is_disconnect(error)
         usable = False
@@ -205,9 +207,9 @@ class TransactionBlock:
 
 def _frame_of_caller() -> FrameType | None:
     """
-    Return the frame that called the function which calls this one.
+    Return the frame of the `with` statement: the caller of the function that calls this function.
 
-    The result is None for a generator, whose frame is on no stack while the generator waits.
+    The result is None for a generator or a coroutine, whose frame is on no stack while it waits.
     """
     frame = inspect.currentframe()
     for _ in range(2):
@@ -216,7 +218,7 @@ def _frame_of_caller() -> FrameType | None:
 
 
 def _operation_of_block() -> str:
-    """Name the operation whose `with` block ends: the module of the caller of `__exit__`."""
+    """Name the operation whose `with` block ends, by the module whose code contains the block."""
     frame = inspect.currentframe()
     for _ in range(2):
         frame = None if frame is None else frame.f_back

@@ -74,7 +74,7 @@ def load_json(text: str | bytes) -> Any:
     try:
         return _read_json(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass  # half of a surrogate pair, NaN, or a text that `json` cannot read, either
+        pass  # such as half of a surrogate pair or NaN, which `json` reads, or no JSON at all
     try:
         return json.loads(text if isinstance(text, str) else str(text, "utf-8"))
     except (ValueError, RecursionError) as error:

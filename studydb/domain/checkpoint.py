@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class CheckpointKind(StrEnum):
-    """What the user's code gave to be saved: a dict or a directory."""
+    """What the user's code has saved: a dict or a directory."""
 
     DICT = "dict"
     """Stored as a pickle, which a worker loads only in its child processes."""

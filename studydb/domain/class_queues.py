@@ -23,15 +23,15 @@ claim, so a worker that claims thousands of trials per second does not read queu
 
 RESERVE_AFTER_S = 60.0
 """
-For how long a worker starts smaller trials while the first trial that it could run does not fit
-beside its running trials; after this time the worker is reserved for the first trial.
+If the first trial that a worker could run does not fit beside its running trials, the worker starts
+smaller trials for this many seconds. Then the worker is reserved for the first trial.
 """
 
 MOST_POSITIONS = 128
 """About how many positions one read asks for, over all classes: at least two of each class."""
 
 _RETRY_S = 5.0
-"""After how many seconds a worker that could not be reserved tries to be reserved again."""
+"""How many seconds a worker waits before it tries again to be reserved for the same trial."""
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class KnownClass:
 
     Attributes:
         request: What each trial of the class asks for.
-        first: The position of the first trial that waits, or a lower bound of it after `skip`. None
-            if no trial waits, no trial may start, or the queue has not been read yet.
+        first: The position of the first trial that waits, or, after `skip`, a lower bound of this
+            position. None if no trial waits, no trial may start, or the queue was not read yet.
         later: The positions that follow `first`, ascending.
         is_cut: Whether the class may have more positions than `first` and `later`.
     """
@@ -66,7 +66,7 @@ class KnownClass:
 @dataclass(slots=True)
 class _Blocked:
     """
-    The first trial that would fit if the worker ran no trials, but does not fit now.
+    The first trial in the queues that would fit if the worker ran no trials. It does not fit now.
 
     Attributes:
         name: The trial's class.

@@ -5,7 +5,8 @@ The command line of a trial: a list of items in which placeholders stand for par
 are braces. Four names do not stand for a parameter:
 
 - an item `{args}` becomes two items for each parameter and constant: `--lr`, `0.1`;
-- an item `{args_hydra}` becomes one item for each: `lr=0.1`, in the grammar of Hydra's overrides;
+- an item `{args_hydra}` becomes one item for each parameter and constant: `lr=0.1`, in the grammar
+  of Hydra's overrides;
 - `{config}` is the path of a JSON file with the nested config;
 - `{checkpoint_dir}` is a directory. What an attempt saves there is also in the directory that the
   trial's next attempt gets, as scripts for Syne Tune expect.
@@ -154,9 +155,9 @@ def _check_program(items: Sequence[str]) -> None:
     """
     Refuse a program that a placeholder chooses, except `${env}` and `${interpreter}`.
 
-    The rows of parameters are not signed. So every person who may write rows could otherwise run
-    any program. After `env` come options, assignments and then the program, so all of these are
-    checked.
+    The rows of parameters are not signed. If a parameter chose the program, every person who may
+    write rows could run any program. After `env` come options, assignments and then the program, so
+    all of these are checked.
     """
     for item in items[: _program_place(items) + 1]:
         tokens = [token for token in _TOKEN.finditer(item) if token["brace"] is None]

@@ -353,7 +353,8 @@ class WorkView:
     """
     What `next_work` of a custom scheduler reads: plain data copied from a `QueueView`.
 
-    A `WorkView` has no `spent`, and knows only the rungs that `rung` describes.
+    A `WorkView` has no `spent`. It has only the rungs of `rungs()` and the rungs of the scheduler's
+    milestones.
 
     Attributes:
         next_draw, may_start: See `QueueView`.

@@ -8,7 +8,7 @@ StudydbError                     exit code 1 on the command line
 │   ├── InvalidReport            metrics that cannot be stored; the trial fails
 │   ├── InvalidData              a value that the database cannot hold; the trial fails
 │   └── InvalidName              a name, a tag or a note that breaks a rule
-├── NotFound (LookupError)       nothing has that name or number
+├── NotFound (LookupError)       what the call names does not exist
 │   ├── UnknownStudy
 │   └── UnknownTrial
 ├── StudyExists                  choose another name or load the study
@@ -66,7 +66,7 @@ class InvalidName(UsageError):
 
 
 class NotFound(StudydbError, LookupError):
-    """Nothing has that name or number."""
+    """What the call names does not exist, for example a study, a worker or a checkpoint."""
 
 
 class UnknownStudy(NotFound):

@@ -124,7 +124,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     def reached(self, spent: Spending, *, age_s: float) -> str | None:
         """
-        Say which limit of the study is reached; of several, the first in the order of the fields.
+        Say which limit of the study is reached; if several are, name the first of the fields.
 
         Args:
             age_s: Seconds since the study's first worker started.

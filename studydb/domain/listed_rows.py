@@ -151,7 +151,7 @@ class RecentEnds(NamedTuple):
     Attributes:
         read: How many trials were read.
         ended: How many of these trials have ended, for any reason.
-        stopped_early: How many of them the scheduler or a stop rule has stopped.
+        stopped_early: How many of these trials the scheduler or a stop rule has stopped.
         began_at: When the first of these trials began; None if no trial has begun.
         last_end_at: When the last of these trials ended; None if no trial has ended.
     """
@@ -294,9 +294,9 @@ class ListedCheckpoint(NamedTuple):
 
 class CheckpointSizes(NamedTuple):
     """
-    How many checkpoints some trials keep, and their total size: a row per host that saved them.
+    The number and the total size of the kept checkpoints of some trials that one host has saved.
 
-    Checkpoints that people have uploaded are counted in a separate row.
+    There is a row for each host, and a separate row for the checkpoints that people have uploaded.
 
     Attributes:
         host: The host of the workers that saved the checkpoints. None for checkpoints that people
@@ -322,8 +322,8 @@ class AttemptDetails(NamedTuple):
     """
     An attempt's row, with columns that `v_attempt` does not show.
 
-    `AttemptProcess` describes `log_dir`, `log_tail` and `provenance`, which has the name `code`
-    there.
+    `AttemptProcess` describes `log_dir`, `log_tail` and `provenance`; there, `provenance` has the
+    name `code`.
     """
 
     trial_id: int

@@ -1,8 +1,8 @@
 """
 The names of numbers that are not finite, as PostgreSQL writes them.
 
-SQLite and PostgreSQL store these names in JSON columns, and SQLite stores them in columns of
-doubles, too. People read the names in tables and exports.
+SQLite and PostgreSQL store these names in JSON columns. SQLite also stores them in columns of
+metrics' values (`db.types.Number`). People read the names in tables and exports.
 """
 
 import math

@@ -48,7 +48,7 @@ class Objective(Struct, frozen=True):
         return (value if self.mode is Mode.MIN else -value) + 0.0
 
     def rank(self, value: float) -> tuple[float, bool]:
-        """Turn a value into a sort key: a lower key is better, and NaN has the worst."""
+        """Turn a value into a sort key: a lower key is better, and NaN has the highest key."""
         return self.score(value), math.isnan(value)
 
     def __str__(self) -> str:

@@ -219,8 +219,8 @@ class TrialRow:
         changed: The values of `config` that a person has changed, by path.
         checkpoint_id: The checkpoint that the next attempt restores; another trial may have saved
             this checkpoint.
-        source_checkpoint_id: The checkpoint of another trial from which this trial began; None if
-            the trial is not a clone and was not enqueued with a checkpoint.
+        source_checkpoint_id: The checkpoint of another trial from which this trial begins; None if
+            the trial begins from scratch or from a checkpoint that a person has uploaded for it.
         parent: The number of the trial of which this trial is a clone.
         running_s: Seconds that the attempts have run in total, as last stored; None if this was
             never stored, as in a study that limits no running time.
@@ -317,8 +317,8 @@ class Process(Struct, frozen=True):
     Attributes:
         boot_id: The kernel's id of this boot of the host.
         pid_namespace: The namespace of `pid`: two containers of a host can have equal pids.
-        started: When the process started, in clock ticks since boot. It tells apart two processes
-            that had the same pid one after the other.
+        started: When the process started, as `processes.start_of` returns it; 0 if unknown. Two
+            processes that had the same pid one after the other differ in this number.
     """
 
     host: str
@@ -349,7 +349,7 @@ class Worker(Struct, frozen=True):
 
 class LastError(Struct, frozen=True):
     """
-    The error of the newest failed attempt, or lost attempt with a known cause, of a study.
+    The error of a study's newest attempt that has failed, or was lost with a known cause.
 
     Only the study's newest 2,000 events are searched.
     """

@@ -444,9 +444,9 @@ class Ledger:
         """
         Return what this worker can give to a trial now.
 
-        That is what no trial of this worker holds; of each card, only the part that no process of
-        the host has locked. If a trial has not locked its cards yet, the cards that it would lock
-        now are not free.
+        The result has the amounts that no trial of this worker holds, and of each card the part
+        that no process of the host has locked. If a trial of this worker has not locked its cards
+        yet, the cards that it would lock now are not free.
         """
         if self._free_cards is None or not self.capacity.cards:
             return self._free

@@ -153,7 +153,7 @@ class TrialCanBeClaimed(Exception):
 
 
 class QueueView(Protocol):
-    """What `next_work` may read: the study's rungs, trials and budget in a snapshot, not locked."""
+    """What `next_work` may read: a snapshot of the study's rungs, trials and budget; no locks."""
 
     @property
     def next_draw(self) -> int:

@@ -103,9 +103,11 @@ class Observation(Struct, frozen=True, kw_only=True):
 
 class Model(Protocol):
     """
-    What a searcher by history has learned; each process makes its own, for one thread at a time.
+    What a searcher by history has learned.
 
-    Its proposals must be a function of the space, the seed, the draw and the observations. They
+    Each process makes its own model, and one thread at a time uses the model.
+
+    The proposals must be a function of the space, the seed, the draw and the observations. They
     must not depend on how the observations were divided into calls of `tell`, on the process, or on
     earlier proposals: only then does a study get the same points after a restart.
     """
@@ -125,8 +127,8 @@ class Model(Protocol):
         Return points for `n` trials that will run at the same time.
 
         The caller holds no transaction, because this method may take minutes. The caller drops
-        points that the study already has. If points are then missing, it calls again with a draw of
-        2**64 or more, a few times.
+        points that the study already has. If points are then missing, the caller calls this method
+        again, a few times, with a draw of 2**64 or more.
 
         Args:
             draw: The draw of the first point. All random numbers come from the seed and this draw.

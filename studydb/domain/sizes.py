@@ -7,7 +7,7 @@ from studydb.domain.canonical import is_integral
 from studydb.domain.errors import InvalidSpec
 
 _SIZES_END = 2**63
-"""The first number of bytes that is too large for an integer column of both databases."""
+"""The smallest number of bytes that is too large for an integer column of either database."""
 
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([KMGT])?(?:I?B)?)")
 

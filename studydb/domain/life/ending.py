@@ -30,16 +30,16 @@ not start the command; another attempt may begin after a back-off.
 
 FREE_EXITS = 9
 """
-If attempts of a trial in a row end as GivenBack or TryLater, without a new checkpoint, the first 9
-of them do not count as lost; each further one does.
+If several attempts of a trial in a row end as GivenBack or TryLater, without a new checkpoint, the
+first 9 of these attempts do not count as lost. Each further attempt counts as lost.
 """
 
 LONGEST_DELAY_S = 300.0
 
 INVALIDATE = "INVALIDATE"
 """
-What an attempt reads as its trial's `request` if a person has invalidated the trial: a request to
-stop. The column `request` never holds this value.
+An attempt reads this value as its trial's `request` if a person has invalidated the trial. The
+value asks the attempt to stop. The column `request` never holds it.
 """
 
 
@@ -140,9 +140,10 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
     """
     Return the verdict that an attempt's end carries out.
 
-    Unlike in `effective_verdict`, a request replaces a scheduler's exploit or pause. The end of the
-    attempt deletes the request, so a request that is not carried out now would be lost. A study's
-    pause does not replace a scheduler's pause.
+    Unlike in `effective_verdict`, a person's request for this trial, and the end of the study,
+    replace a scheduler's exploit or pause. The end of the attempt deletes the request, so a request
+    that is not carried out now would be lost. A study's pause replaces an exploit, but not a
+    scheduler's pause.
     """
     effective = effective_verdict(verdict, requested)
     if effective is None or effective.action is Action.STOP or requested is None:

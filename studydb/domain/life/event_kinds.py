@@ -62,8 +62,8 @@ class Actor(StrEnum):
     """
     Values of `event.actor` for events that no person caused; a person is stored as user@host.
 
-    LIMIT also stands for a stop rule that stops the whole study. RULE stands for a custom rule that
-    stops a trial, or that did not decide, so that the study was paused.
+    LIMIT also stands for a stop rule that stops the whole study. RULE stands for a custom rule: the
+    rule has stopped a trial, or the study was paused because the rule did not decide.
     """
 
     WORKER = "worker"

@@ -27,8 +27,8 @@ class BestValues(NamedTuple):
 
     Attributes:
         values: The best `top` values, best first.
-        in_a_row: The number of consecutive results, up to the last one, after each of which
-            `values` were a plateau.
+        in_a_row: For how many results in a row, up to the last result, `values` have been a
+            plateau.
     """
 
     values: tuple[float, ...] = ()
@@ -55,8 +55,8 @@ class Plateau(Spec):
 
     A trial is stopped if the standard deviation of its last `num_results` values (of all its
     values, if it has fewer) is below `std`. A study is stopped if the standard deviation of the
-    best `top` values of all results is at most `std`, and has been so after each of the last
-    `patience` results.
+    best `top` values of all results is at most `std`. With `patience`, this must hold after each of
+    the last `patience` results.
 
     Attributes:
         std: By default 0.01 for a trial and 0.001 for a study.

@@ -12,7 +12,10 @@ from studydb.domain.specs.grammar import parse_call
 from studydb.domain.specs.spec import Spec
 
 UNCOUNTED_IN_A_ROW = 9
-"""At most this many failures in a row, without a new checkpoint, do not count; later ones count."""
+"""
+At most this many failures in a row without a new checkpoint are UNCOUNTED; each further failure
+counts.
+"""
 
 
 class Counting(StrEnum):
@@ -39,8 +42,8 @@ class Retry(Spec):
         on: Of the exceptions that the other two options do not name, only these are retried; None
             for all.
         never: A trial that raises one of these is not retried.
-        uncounted: These are retried and do not count as failures. They count from the trial's 10th
-            failure in a row without a new checkpoint.
+        uncounted: These are retried and do not count as failures. If a trial fails 10 times in a
+            row without a new checkpoint, the 10th and each further failure in the row count.
     """
 
     on: Any = None

@@ -187,7 +187,7 @@ def custom_rules(rules: Iterable[Rule]) -> list[CustomRule]:
 
 
 def rule_warning(rules: Iterable[Rule], result: Result, *, objective: Objective) -> str | None:
-    """Return a warning if a result lacks a metric that a rule compares; None if it lacks none."""
+    """Return a warning if a result lacks a metric that a rule compares; else return None."""
     named = (rule.metric for rule in rules if not isinstance(rule, CustomRule))
     missing = next((each for each in named if value_of(result, each, objective) is None), None)
     if missing is None:

@@ -86,7 +86,11 @@ class Status(StrEnum):
     STOPPED = "STOPPED"
     FINISHED = "FINISHED"
     SPENT = "SPENT"
-    """A limit or stop rule has stopped the study. STOPPED is stored; RUNNING trials read SPENT."""
+    """
+    The status that RUNNING trials read if a limit or a stop rule has stopped the study.
+
+    STOPPED is stored.
+    """
 
 
 class Origin(StrEnum):

@@ -25,7 +25,7 @@ def uniform(lower: float, upper: float) -> Uniform:
 
 def loguniform(lower: float, upper: float) -> LogUniform:
     """
-    Sample a float from [lower, upper) whose logarithm is uniform.
+    Sample a float from [lower, upper), uniformly on a logarithmic scale.
 
     Half of the samples are below the geometric mean of the bounds. `lower` must be positive. In Ray
     Tune this is `loguniform`, in Optuna `suggest_float(log=True)`.

@@ -90,7 +90,7 @@ class _Listed(Sequence[Any]):
 
 @dataclass(frozen=True)
 class Real(Domain):
-    """Floats between two bounds. An enqueued value can be either bound."""
+    """Floats between two bounds. An enqueued value may equal either bound."""
 
     lower: float
     upper: float

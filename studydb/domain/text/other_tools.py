@@ -1,5 +1,5 @@
 """
-The words of other tools, what to write in studydb instead, and errors that say so.
+A table of other tools' words with what to write in studydb instead, and errors that quote it.
 
 The errors are about unknown names: attributes (of the package, a study or a trial), keywords,
 commands, options and specs. Remove a word from the table when the package `studydb` gets a public
