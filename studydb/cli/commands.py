@@ -38,7 +38,7 @@ COMMANDS = {
     "clone": ("clone", "Make a study with the definition of another study."),
     "enqueue": ("control", "Add a trial with given parameters."),
     "extend": ("control", "Add trials to a study's budget."),
-    "set": ("set", "Change a study's code, its limits, or how it keeps checkpoints."),
+    "set": ("set", "Change a study's code, limits, resources or checkpoint settings."),
     "rename": ("rename", "Give a study another name."),
     "delete": ("delete", "Delete a study with its trials, results and checkpoints."),
     "query": ("query", "Run a SELECT on the database, read-only."),

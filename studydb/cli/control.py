@@ -76,13 +76,16 @@ def stop(
     A running trial gets the request within seconds. If the trial has not ended after the worker's
     --grace, the worker kills it. A stopped study keeps its PENDING trials and can be resumed.
 
-    With --discard-checkpoints, you can also name trials that have ended. Pinned checkpoints are
-    kept; a clone pins the checkpoint from which it begins.
+    With --discard-checkpoints, you can also name trials that have ended. Pinned and corrupt
+    checkpoints are kept; a clone pins the checkpoint from which it begins.
     """
     with opened_study(storage, name) as study:
         study.stop(*trials, now=now, discard_checkpoints=discards)
     if discards:
-        click.echo(f"{subject(name, trials)}: ended; all checkpoints but pinned ones are deleted.")
+        click.echo(
+            f"{subject(name, trials)}: ended; all checkpoints are deleted, except pinned and "
+            "corrupt ones."
+        )
         return
     how = "are killed" if now else "save and end, or are killed"
     click.echo(f"{subject(name, trials)}: stopped; running trials {how}.")
@@ -102,7 +105,7 @@ def stop(
     "--checkpoint",
     "source",
     metavar="FROM",
-    help="Begin from N, N:STEP or STUDY/N[:STEP] (a trial's checkpoint), or from a directory.",
+    help="Begin from a trial's checkpoint (N, N:STEP, STUDY/N[:STEP]), a directory or a .pkl file.",
 )
 @click.option(
     "--checkpoint-step",
@@ -110,7 +113,7 @@ def stop(
     type=click.IntRange(min=0),
     default=0,
     metavar="S",
-    help="The last step that the directory contains.",
+    help="The last step that the directory or file contains.",
 )
 @click.option(
     "--resources", metavar="REQUEST", help="What this trial needs, such as 'gpus=2, licence=1'."
@@ -130,9 +133,9 @@ def enqueue(
     """
     Add a trial to NAME with these parameters; missing values are drawn from the space.
 
-    With --checkpoint, the trial begins from another trial's checkpoint, which is kept until the new
-    trial ends, or from a directory, which is uploaded and signed with your key. Write ./3 for a
-    directory that is called 3.
+    With --checkpoint, the trial begins from another trial's checkpoint, from a directory, or from a
+    .pkl file that export-checkpoint wrote. A trial's checkpoint is kept until the new trial ends. A
+    directory or file is uploaded and signed with your key. Write ./3 for a directory named 3.
     """
     given = read_values(params)
     if label is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _WithCommand(click.Command):
-    """The command `create`: the user's program, of at least one word, stands after `--`."""
+    """The command `create`; the words after `--`, at least one, are the user's program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         refuse_empty_command(ctx, args)
@@ -44,8 +44,9 @@ class _WithCommand(click.Command):
             raise click.UsageError("Missing argument 'NAME' before `--`.", ctx)
         if len(command) > n_after:
             raise click.UsageError(
-                f"{command[0]!r} is an unexpected argument. An option may lack its name, such as "
-                "--param; the program that trains a trial stands after `--`.",
+                f"{command[0]!r} is an unexpected argument. If it is the value of an option, write "
+                "the option before it, such as --param; write the program that trains a trial "
+                "after `--`.",
                 ctx,
             )
         return rest
@@ -220,9 +221,10 @@ def create(
     """
     Create the study NAME; an SQLite file is made when missing.
 
-    The trials run a function (--trainable), or a program: all that follows `--` is its command
-    line, in which {lr} stands for the parameter lr, {args} for all parameters as --lr 0.1, and
-    {config} for a JSON file. Without either, your own program runs the trials, through study.ask().
+    The trials run a function (--trainable) or a program. The words after `--` are the program's
+    command line; in it, {lr} stands for the parameter lr, {args} for all parameters as --lr 0.1,
+    and {config} for a JSON file. Without a function or a program, your own program runs the trials,
+    through study.ask().
     """
     from studydb import searchers
 

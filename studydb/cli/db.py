@@ -14,10 +14,10 @@ def db() -> None:
     """Make, change and check the database's schema; print SQL for its roles."""
 
 
-@db.command(short_help="Bring the schema to what this studydb needs.")
+@db.command(short_help="Upgrade the schema to the revision that this studydb needs.")
 @storage_option
 def upgrade(*, storage: Storage) -> None:
-    """Bring the database to this studydb's schema; an SQLite file is made when missing."""
+    """Upgrade the schema to this studydb's revision; an SQLite file is made when missing."""
     from studydb.db import migrate, revisions
 
     before = migrate.upgrade(storage.url)
@@ -46,12 +46,12 @@ def check(*, storage: Storage) -> None:
     click.echo(f"{_masked(storage)}: schema {revisions.HEAD}, as this studydb needs it.")
 
 
-@db.command(short_help="Take the schema back to an older revision.")
+@db.command(short_help="Downgrade the schema to an older revision.")
 @click.argument("revision")
 @click.option("--yes", is_flag=True, help="Confirm: drop what the older schema cannot hold.")
 @storage_option
 def downgrade(*, revision: str, yes: bool, storage: Storage) -> None:
-    """Take the schema back to REVISION; drop wide views. "base" drops all tables, too."""
+    """Downgrade the schema to REVISION, and drop wide views. "base" drops all tables, too."""
     from studydb.db import migrate
 
     if not yes:

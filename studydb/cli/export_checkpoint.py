@@ -46,7 +46,9 @@ def export_checkpoint(
     storage: Storage,
 ) -> None:
     """
-    Copy a checkpoint of trial TRIAL of study NAME to a new folder DIR; by default the newest.
+    Copy a checkpoint of trial TRIAL of study NAME to a new folder DIR.
+
+    By default, the newest checkpoint is copied.
 
     A directory is copied as it was saved. A dict becomes DIR/checkpoint.pkl. Python's pickle.load
     reads that file if the classes of the values can be imported. A checkpoint that no key of yours

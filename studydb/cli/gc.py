@@ -16,9 +16,9 @@ def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
     """
     Delete the checkpoints of NAME that are no longer kept, and what crashes have left.
 
-    The command deletes checkpoints that neither the study's keep=… nor a pin keeps, the bytes that
-    removed checkpoints have left because of a crash or a failing store, and uploads that were cut
-    off. Usually there is nothing to delete, because workers immediately delete what their trials no
+    The command deletes checkpoints that neither the study's keep=… nor a pin keeps; the bytes of
+    removed checkpoints, if a crash or a failing store has left them; and uploads that were cut off.
+    Usually there is nothing to delete, because workers immediately delete what their trials no
     longer keep. The command may run while workers run. Damaged checkpoints stay.
     """
     with opened_study(storage, name) as study:

@@ -36,7 +36,8 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
 
     health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (a
     process of this host that no longer exists), or ended. uses: the resources that the trials of a
-    live worker use, and those that it offers; empty if trials do not ask for resources.
+    live worker use, and the resources that the worker offers; empty if trials do not ask for
+    resources.
     """
     from studydb.analysis.fit_text import load_text
     from studydb.operations.workers import list_workers

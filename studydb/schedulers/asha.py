@@ -55,7 +55,7 @@ class ASHA(BaseScheduler):
 
     The first bracket has a rung at each step `grace_period * reduction_factor ** k`, rounded up,
     that is below `max_t`; bracket b, counted from 0, has these rungs without the b lowest. A rung's
-    cutoff is the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
+    cutoff is the score at the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
 
     "stopping": by the rule "ray", a trial is stopped if it is strictly worse than the cutoff of the
     scores that the rung had before. By the rule "syne_tune", a trial is stopped if more than n /
@@ -63,15 +63,15 @@ class ASHA(BaseScheduler):
     own included. The first trial at a rung continues. NaN stops a trial and is not counted among
     the rung's scores; in Ray Tune the trial continues, and in Syne Tune NaN has no defined rank.
 
-    "promotion": a trial pauses at each rung. A free worker looks at the best waiting trial of each
-    rung, of all brackets, from the highest step down. It resumes the first trial that is not worse
-    than its rung's cutoff. Only the score is compared with the cutoff, so the cutoff admits all
-    trials with equal scores, or none of them. A rung with fewer than two scores promotes no trial.
-    If no rung promotes a trial, the worker starts a new trial. A trial whose score is +Inf is never
-    promoted. A trial that saves no checkpoint begins again at the first step when it is resumed.
-    NaN stops a trial. In Syne Tune, a free worker draws a bracket, and looks only at the rungs of
-    this bracket. At the last rung, Syne Tune promotes the share (last milestone / max_t), which can
-    differ from 1/reduction_factor.
+    "promotion": a trial pauses at each rung. A free worker looks at the rungs of all brackets, from
+    the highest step down, and at the best waiting trial of each rung. The worker resumes the first
+    trial that is not worse than its rung's cutoff. Only the score is compared with the cutoff, so
+    either all trials with the same score may be resumed, or none of them. A rung with fewer than
+    two scores promotes no trial. If no rung promotes a trial, the worker starts a new trial. A
+    trial whose score is +Inf is never promoted. A trial that saves no checkpoint begins again at
+    the first step when it is resumed. NaN stops a trial. In Syne Tune, a free worker draws a
+    bracket, and looks only at the rungs of this bracket. At the last rung, Syne Tune promotes the
+    share (last milestone / max_t), which can differ from 1/reduction_factor.
 
     The end game of "promotion": once only the share `end_game` of one of the study's limits (steps,
     cost or time) is left, no new trials are made. Free workers resume the best of all waiting
@@ -89,9 +89,9 @@ class ASHA(BaseScheduler):
         grace_period: The first rung's step ("r" in the paper); ASHA stops no trial before it.
         reduction_factor: Of this many trials at a rung, one continues ("eta" in the paper).
         brackets: The number of brackets. A new trial's bracket is random; as in Ray Tune, each
-            bracket is e times as likely as the next, which has one rung less.
+            bracket is e (2.718) times as likely as the next bracket, which has one rung less.
         type: "stopping" or "promotion".
-        rule: By which rule trials are stopped, "ray" or "syne_tune".
+        rule: The rule by which "stopping" stops trials, "ray" or "syne_tune".
         end_game: The share of the budget that is spent on resuming the best paused trials, from 0
             (no end game) to less than 1. By default 0.4 for "promotion". "stopping" has no end
             game. If `max_t` is 2**62 or more, which no trial can reach, there is no end game.
@@ -182,8 +182,8 @@ class ASHA(BaseScheduler):
         """
         Return the stored form.
 
-        It leaves out an option that older versions did not have if the scheduler does what those
-        versions did.
+        An option that older versions did not have is left out if its value makes the scheduler do
+        what those versions did.
         """
         later = {"brackets": 1, "type": STOPPING, "rule": RAY, **self.absent}
         return {k: v for k, v in super().to_json().items() if later.get(k) != v}
@@ -223,7 +223,7 @@ class ASHA(BaseScheduler):
         """
         Return the rung of the last milestone up to `step`.
 
-        From `max_t` on there is no rung. With an end game there is one, at `max_t`: it counts the
+        From `max_t` on there is no rung, except with an end game: then a rung at `max_t` counts the
         trials that have reached this step.
         """
         if step >= self.max_t:
@@ -263,15 +263,16 @@ class ASHA(BaseScheduler):
         Return the worst score with which a trial continues by Syne Tune's rule.
 
         Syne Tune stops a trial if m / n > 1 / reduction_factor: the rung has n scores, the trial's
-        own included, and m of them are strictly better. So a trial stops if the score at the rank
-        `most` (counted from 0) is better than the trial's.
+        own included, and m of them are strictly better. `most` is the largest m that lets a trial
+        continue. So a trial stops if the score at the rank `most` (counted from 0) is better than
+        the trial's score.
 
         Returns:
             None if a trial continues with any score.
         """
         n, share = rung.n + 1, 1 / self.reduction_factor
         most = math.floor(n * share) + 1
-        while most / n > share:  # as Syne Tune rounds
+        while most / n > share:  # rounded like Syne Tune's division
             most -= 1
         if most >= rung.n:
             return None
@@ -352,8 +353,8 @@ class _Training(NamedTuple):
     Attributes:
         by_promotion: How many steps the trials would train in total without an end game. This is
             estimated as if 1/reduction_factor of the trials at each rung went on.
-        steps: The steps that the trials have trained up to rungs, plus the steps from the last rung
-            to `max_t` of each trial underway that has reached a rung.
+        steps: The steps that the trials have trained up to rungs. For each trial underway that has
+            reached a rung, the steps from its last rung to `max_t` are added.
         n_last: How many trials have reached `max_t`, or are underway and have reached a rung.
         is_beginning: Whether a trial underway is still below the first rung; False without rungs.
     """

@@ -45,14 +45,15 @@ class HyperBand(ClosingScheduler):
 
     When a trial is made, its draw decides its bracket. An enqueued trial with the number N is an
     additional trial in the bracket of draw N. A trial pauses at each rung. The rung closes when no
-    further trial of its bracket can reach it: every trial has arrived, has ended or is paused by a
-    person, and either all draws of the bracket are taken or no more trials can be made. Then the
-    best ceil(planned / reduction_factor) of the trials that wait there go on; `planned` is the
-    number of trials that reach the rung if none ends earlier. Trials with equal scores rank in the
-    order in which they arrived. If the budget does not fill the bracket, there are two exceptions.
-    If fewer trials arrived than planned, the number of arrived trials replaces `planned`. If no
-    trial waits at the rung, the rung stays open for the trials of an extended study. Free workers
-    begin the next bracket while trials of this bracket still run.
+    further trial of its bracket can reach it, that is, when two conditions hold. First, every trial
+    of the bracket has arrived, has ended or is paused by a person. Second, all draws of the bracket
+    are taken, or no more trials can be made. Then the best ceil(planned / reduction_factor) of the
+    trials that wait at the rung go on; `planned` is the number of trials that reach the rung if
+    none ends earlier. Trials with equal scores rank in the order in which they arrived. If the
+    budget does not fill the bracket, there are two exceptions. If fewer trials arrived than
+    planned, the number of arrived trials replaces `planned`. If no trial waits at the rung, the
+    rung stays open for the trials of an extended study. Free workers begin the next bracket while
+    trials of this bracket still run.
 
     NaN stops a trial. A trial that arrives at a closed rung is stopped if it is worse than all
     trials that the rung kept; otherwise it goes on.
@@ -136,8 +137,9 @@ class HyperBand(ClosingScheduler):
 
         If no trial can be resumed, a rung closes. If no rung can close, a new trial starts if the
         budget allows it. The rungs of a filled bracket close in ascending order of their steps: if
-        a rung can close, so can the open rungs at lower steps, which come first in `view.rungs()`.
-        The trials that go on from a closed rung are resumed before another rung closes.
+        a rung can close, the open rungs at lower steps can close too, and `view.rungs()` names the
+        lower rungs first. The trials that go on from a closed rung are resumed before another rung
+        closes.
         """
         keys = view.rungs()
         for key in sorted(keys, key=lambda key: -key.step):

@@ -98,6 +98,6 @@ class MedianStopping(BaseScheduler):
 
 
 def _median(rung: RungView) -> float:
-    """Return the median as numpy computes it, to the last digit."""
+    """Return the median, rounded exactly as numpy rounds it."""
     better, worse = rung.near[(rung.n - 1) // 2], rung.near[rung.n // 2]
     return better if better == worse else (better + worse) / 2

@@ -17,8 +17,7 @@ from studydb.schedulers.closing import ClosingScheduler
 HALF = 0.5
 """
 Once this share of one of the study's limits is spent, the best trials are chosen as soon as every
-trial has reached step `i`, has ended or is paused by a person. Until they are chosen, no new trial
-is made.
+trial has reached step `i`, has ended or is paused by a person. Until then, no new trial is made.
 """
 
 

@@ -10,9 +10,9 @@ def unit_draw(*, seed: int, path: str, draw: int) -> float:
     """
     Return the random number in [0, 1) of one parameter for one draw.
 
-    If a space gets a new parameter, the values of its other parameters stay the same, because their
-    paths do. The numbers are made of the raw words of NumPy's generator Philox. NumPy never changes
-    these words, but may change its distributions.
+    The number depends on no other parameter. So if a space gets a new parameter, the values of its
+    other parameters stay the same. The numbers are made of the raw words of NumPy's generator
+    Philox. NumPy never changes these words, but may change its distributions.
 
     Args:
         seed: The seed stored with the study; it is taken modulo 2**64.

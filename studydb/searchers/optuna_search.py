@@ -56,9 +56,10 @@ class OptunaSearch(Seeded):
     """
     Propose points by a sampler of Optuna: `OptunaSearch("TPESampler", n_startup_trials=5)`.
 
-    A configuration is not proposed again; see `Searcher.wants_unique` for the exceptions. A worker
-    that would have to wait too long for the sampler takes a random point; the trial's `origin` is
-    then "by index". `pip install 'studydb[optuna]'` installs Optuna; the process that creates the
+    A configuration is not proposed again; see `Searcher.wants_unique` for the exceptions. A trial
+    gets a random point if its worker would have to wait too long for the sampler, if the sampler
+    fails, or if the sampler gives only points that the study has; the trial's `origin` is then "by
+    index". `pip install 'studydb[optuna]'` installs Optuna; the process that creates the
     study and all workers need Optuna.
 
     Attributes:
@@ -121,7 +122,7 @@ class OptunaSearch(Seeded):
         return None
 
     def propose(self, space: Space, *, seed: int, draw: int) -> dict[str, Any]:
-        """Return a random point, for a worker that would have to wait too long for the model."""
+        """Return a random point, for the cases in which the model gives no new point in time."""
         return RandomSearch().propose(space, seed=seed, draw=draw)
 
     def model(self, space: Space, *, seed: int, objectives: Sequence[Objective]) -> "OptunaModel":

@@ -1,4 +1,4 @@
-"""The base class of searchers, which checks their seed."""
+"""The base class of searchers; it checks the seed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

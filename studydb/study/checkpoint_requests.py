@@ -24,9 +24,9 @@ class CheckpointRequests:
         """
         Pin a checkpoint of a trial (number or name), so that it is kept; or remove pins.
 
-        A pinned checkpoint is kept whatever the study's `keep` says, until its pin is removed. If
-        `keep` does not keep the checkpoint then, it is deleted by the trial's next save, by `gc()`,
-        or by `stop(trial, discard_checkpoints=True)`.
+        A pinned checkpoint is kept whatever the study's `keep` says. After its pins are removed, a
+        checkpoint that `keep` does not keep is deleted by the trial's next save, by `gc()`, or by
+        `stop(trial, discard_checkpoints=True)`.
 
         Args:
             step: The step of the checkpoint; None for the newest checkpoint or, with `remove`, for

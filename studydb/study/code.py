@@ -23,9 +23,11 @@ from studydb.trainables import (
 
 Code = Callable[..., Any] | WithParameters | Command | Sequence[str] | str
 """
-What trials run: a function or a `studydb.Trainable` class, also with bound parameters; its path
-("module:name"), or the name under which an installed package offers it (entry points of
-`studydb.trainables`); or a command, as a list such as ["./train", "--lr", "{lr}"] or as a
+What trials run: a function or class, or a command.
+
+A function or a `studydb.Trainable` class is given as an object, also with bound parameters; by its
+path ("module:name"); or by the name under which an installed package offers it (entry points of
+`studydb.trainables`). A command is given as a list such as ["./train", "--lr", "{lr}"], or as a
 `studydb.Command`.
 """
 
@@ -66,9 +68,9 @@ def signed(
 
     Args:
         store: The URL of the study's checkpoint store.
-        make_folder: Called with this URL before each object is stored; makes the study's folder,
-            unless this host does not see the directory that the study's other processes use. None
-            for a new study: its folder is made without that check.
+        make_folder: Makes the study's folder; called with `store` before each object is stored. It
+            raises CheckpointError if this host does not see the directory in which other processes
+            save the study's checkpoints. None for a new study: its folder is made without a check.
 
     Raises:
         TrainableError: An object cannot be pickled, or is too large for the database.

@@ -115,8 +115,8 @@ class Checkpoint:
         Name this checkpoint as the start of a new trial in the given database.
 
         Args:
-            newest: Whether the new trial begins not from this checkpoint, but from the newest that
-                the checkpoint's trial has when the new trial is added.
+            newest: Whether to name, in place of this checkpoint, the newest checkpoint that its
+                trial has when the new trial is added.
 
         Raises:
             InvalidSpec: The checkpoint is in another database.
@@ -245,7 +245,7 @@ class FrozenTrial(records.TrialRow):
 
 @cache
 def _folder_of(pid: int) -> TemporaryDirectory:
-    """Make the directory for the copies of a process; a later process removes it after a kill."""
+    """Make the directory for a process's copies; after a kill, a later process removes it."""
     remove_abandoned()
     folder = TemporaryDirectory()
     atexit.register(_remove, folder, pid)

@@ -92,7 +92,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     @property
     def trials(self) -> list[FrozenTrial]:
-        """All trials, ordered by number, with their `checkpoint`; every access reads all rows."""
+        """All trials, ordered by number. Every access reads all rows, but no checkpoints."""
         rows = self._read(reads.list_trials)
         return [FrozenTrial.of(row, self.database, self.record) for row in rows]
 
@@ -149,7 +149,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 "avg" (their mean), "last-5-avg" or "last-10-avg" (the mean of the last 5 or 10).
 
         Raises:
-            NoResults: By the scope, every trial's value of the metric is missing or NaN.
+            NoResults: In this scope, every trial's value of the metric is missing or NaN.
             InvalidSpec: The scope or the mode is unknown, or `metric` is not the study's and `mode`
                 is missing.
         """
@@ -235,10 +235,10 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 with "-", and cannot be a number such as "7" or "1e3".
             tags: Up to 50 texts by which listings and SQL find the trial.
             checkpoint: What the trial begins from. The trial's first step is the checkpoint's step
-                plus 1, and the trial enters only rungs at later steps. Give a checkpoint in this
-                database: one of `trial.checkpoints`; or, for the newest checkpoint of a trial, a
-                trial of any study or the number of a trial of this study. That checkpoint is pinned
-                until the new trial ends. Or give a dict, or the path of a directory or of a file
+                plus 1, and the trial enters only rungs at later steps. Give one of
+                `trial.checkpoints` of this database. For the newest checkpoint of a trial, give the
+                trial, or its number if it is in this study. The given checkpoint is pinned until
+                the new trial ends. Or give a dict, the path of a directory, or the path of a file
                 checkpoint.pkl that `export` wrote; it is uploaded and signed with your key.
             checkpoint_step: The last step that the dict, the directory or the file contains.
             resources: What this trial needs instead of the study's `resources`, such as

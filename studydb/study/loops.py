@@ -20,7 +20,7 @@ def open_loop(
 
     Args:
         capacity: What the process has for its trials; by default every trial fits.
-        deadline: The time by the monotonic clock up to which to try to register.
+        deadline: When to give up registering, as a time of the monotonic clock.
 
     Raises:
         TimeoutError: The database did not answer before the deadline.

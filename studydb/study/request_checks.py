@@ -54,7 +54,7 @@ def default_resources(
     Read the attribute `default_resources`: what the trials of a function or a class need.
 
     Code that is named by its path is imported in a child process. Because an import may be slow,
-    the code is not imported if the text of its module shows that it has no such attribute.
+    the code is not imported if the text of its module shows that the code has no such attribute.
 
     Returns:
         None if the code has no such attribute or is a command; also if the code cannot be imported

@@ -53,7 +53,7 @@ class ResourceRequests:
     @suggesting_keywords
     def set_resources(self, resources: Mapping[str, float] | str, *numbers: int | str) -> None:
         """
-        Change what these trials (numbers or names) need; without numbers, change it for the study.
+        Set what these trials (numbers or names) need; without numbers, set the study's amounts.
 
         The study's amounts hold for all trials to which no amounts were given. If they change, a
         RUNNING attempt keeps what it has, and its trial's next attempt asks for the new amounts.

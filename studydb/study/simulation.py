@@ -50,8 +50,8 @@ class SimulationOptions(TypedDict, total=False):
             curves.
         max_steps: How many steps (epochs) all trials together may train; also the `max_steps` of
             the simulated study.
-        time_limit_s: The simulated second after which no step counts; also the `time_limit_s` of
-            the simulated study.
+        time_limit_s: A step that ends after this simulated second does not count; also the
+            `time_limit_s` of the simulated study.
         step_s: The seconds of a step, or a function that computes them from the params and the
             step; by default the curve's `step_s`, or 1 s if the curve has none.
         start_s: The seconds from a claim until the first step begins, for each attempt; 0 unless
@@ -61,8 +61,8 @@ class SimulationOptions(TypedDict, total=False):
         kills: The probability that a worker is killed during a step; 0 unless given. A new worker
             replaces the killed worker at once. The trial is recovered after its lease of 90 s and
             a renewal period of 20 s. With kills and `saves`, trials save after each step.
-        space: The space in which the searcher searches; by default that of the curves.
-        metric, mode: The objective of curves that name none; the mode is "min" unless given.
+        space: The space in which the searcher searches; by default the space of the curves.
+        metric, mode: The objective, if the curves name none; the mode is "min" unless given.
     """
 
     num_trials: int | None
@@ -190,10 +190,10 @@ def _probability(name: str, value: Any) -> float:
 
 def _created(database: Database, new: NewStudy) -> Record:
     """
-    Create the study, also if studydb does not know its scheduler or searcher by name.
+    Create the study, even if its scheduler or searcher is not in `BY_NAME`.
 
-    The study's row then names `FIFO` or `RandomSearch` instead. The simulated workers use the
-    scheduler and the searcher of `new`.
+    In the study's row, `FIFO` or `RandomSearch` replaces such a scheduler or searcher. The
+    simulated workers use the scheduler and the searcher of `new`.
     """
     scheduler = new.scheduler if type(new.scheduler) in SCHEDULERS.values() else FIFO()
     searcher = new.searcher if type(new.searcher) in SEARCHERS.values() else RandomSearch()

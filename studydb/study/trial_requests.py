@@ -128,9 +128,9 @@ class TrialRequests:
             UsageError: Neither numbers nor a selection are given, or both are.
             InvalidSpec: There is no such selection.
             UnknownTrial: A trial does not exist.
-            NotAllowed: A trial has not ended, or one of its clones has not, or the study to which
-                its checkpoint belongs is being deleted. Each transaction clones up to 100 trials;
-                the clones of earlier transactions remain.
+            NotAllowed: A trial or one of its clones has not ended, or the study to which the
+                trial's checkpoint belongs is being deleted. Each transaction clones up to 100
+                trials; the clones of earlier transactions remain.
         """
         if bool(numbers) == (select is not None):
             raise UsageError(

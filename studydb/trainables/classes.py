@@ -38,14 +38,14 @@ class Trainable:
     """
     Base of class trainables: write `setup` and `step`.
 
-    So that trials can resume, also write `save_checkpoint` and `load_checkpoint`.
+    If trials are to resume, also write `save_checkpoint` and `load_checkpoint`.
 
     The process of a trial makes one object, and calls `setup`, and `load_checkpoint` if there is a
     checkpoint. Then it calls `step` until a rule, a scheduler or a person ends the trial, or `step`
     returns None or a dict with `done=True`. `cleanup` is called last, also after an error. If the
-    class overrides `reset_config`, the object may run further trials before `cleanup`. If it has a
-    method `export_model(directory)`, `studydb export-model` calls this method after `setup` and
-    `load_checkpoint`.
+    class overrides `reset_config`, the object may run further trials before `cleanup`. If the class
+    has a method `export_model(directory)`, `studydb export-model` calls this method after `setup`
+    and `load_checkpoint`.
 
     Attributes:
         checkpoint_every: A checkpoint is saved at every step that is a multiple of this number. If

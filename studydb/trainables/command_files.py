@@ -54,9 +54,8 @@ class CommandFiles:
     The files of one attempt; creating this object creates them, except the stop and report files.
 
     Args:
-        keeps: Whether the command names `{checkpoint_dir}`. If it does, a report that comes without
-            a checkpoint saves this directory as its checkpoint, if the directory's files have
-            changed.
+        keeps: Whether the command names `{checkpoint_dir}`. For such a command, a report without a
+            checkpoint saves this directory as its checkpoint if the directory's files have changed.
     """
 
     def __init__(self, trial: CommandTrial, config: Mapping[str, Any], *, keeps: bool) -> None:
@@ -123,9 +122,9 @@ class CommandFiles:
         Yield the checkpoint that comes with a report; None if there is none.
 
         The checkpoint is the directory that the report names, what the command has written to
-        `$STUDYDB_SAVE`, or a copy of `{checkpoint_dir}`. What is in `$STUDYDB_SAVE` is moved away,
-        so that the command can write its next checkpoint. If the report is refused, the files are
-        moved back for a later report, unless the command has written new files there already.
+        `$STUDYDB_SAVE`, or a copy of `{checkpoint_dir}`. The files in `$STUDYDB_SAVE` are moved
+        away, so that the command can write its next checkpoint. If the report is refused, the files
+        are moved back for a later report, unless the command has written new files there already.
 
         Args:
             is_answered: Whether the command waits for an answer to the report.

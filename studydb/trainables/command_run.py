@@ -38,8 +38,8 @@ from studydb.trainables.interpreter import why_not_started
 
 ANSWERED_S = 10.0
 """
-After an answer has told the command to end, the runner sends SIGTERM this much later, or after a
-third of the grace if that is shorter. Meanwhile the command can save.
+Seconds from an answer that tells the command to end until the runner sends SIGTERM; the command can
+save in this time. The runner waits a third of the grace instead if that is shorter.
 """
 
 SEND_S = 1.0
@@ -102,7 +102,7 @@ class GivenBack(Exception):
 
 class ProcessLost(Exception):
     """
-    SIGKILL has killed the command, or its exit code is 137, by which a shell reports SIGKILL.
+    SIGKILL has killed the command, or the command has exited with 137, a shell's code for SIGKILL.
 
     The host may have sent the signal, so the attempt counts as lost, and not as failed.
     """
@@ -197,7 +197,7 @@ class _Run:
             ) from None
 
     def _program_without_interpreter(self, cause: OSError | ValueError) -> Path | None:
-        """Return the program's file if it exists: then its interpreter is what is missing."""
+        """Return the program's file if it exists, so that its interpreter is missing; else None."""
         if not isinstance(cause, FileNotFoundError):
             return None
         directory = Path(self._stored.directory)

@@ -13,8 +13,9 @@ def provenance(trainable: Trainable, workdirs: Sequence[str]) -> dict[str, str]:
     Describe a trainable by its kind, name and UUID, and by a SHA-256 if there is one.
 
     `studydb set NAME trainable=…` stores the new trainable under a new UUID. For an import path,
-    the SHA-256 is that of the module's file in the first working directory that has the file; it
-    does not cover what this file imports. For any other trainable it is that of the stored source.
+    the SHA-256 is computed from the module's file in the first working directory that has the file;
+    modules that this file imports do not count. For any other trainable, the SHA-256 is computed
+    from the stored source.
 
     Args:
         workdirs: The working directories that are searched for the module, in this order.

@@ -37,7 +37,8 @@ def from_ray(cls: type) -> type[Trainable]:
     for name in _METHODS:
         if _is_of_ray(getattr(cls, name, None)) and hasattr(Trainable, name):
             replaced[name] = getattr(Trainable, name)  # the class does not define this method
-    # These members get a class without bases: cloudpickle drops members that equal those of a base.
+    # The members of `replaced` are in a class without bases, because cloudpickle drops members of a
+    # class that equal members of its bases.
     replacing = type("ReplacedForStudydb", (), replaced)
     members = {name: getattr(cls, name) for name in ("__doc__", "__module__", "__qualname__")}
     adapted = type(cls.__name__, (replacing, cls, Trainable), members)

@@ -33,7 +33,9 @@ def test_command_stops_the_trial_and_deletes_its_checkpoints(console, study, sav
 
     said = console("stop", "own", str(saved.number), "--discard-checkpoints").lines
 
-    assert said == ["Trial 0 of 'own': ended; all checkpoints but pinned ones are deleted."]
+    assert said == [
+        "Trial 0 of 'own': ended; all checkpoints are deleted, except pinned and corrupt ones."
+    ]
     assert study.trial(0).checkpoint is None
     assert (n_checkpoints(study), study.trial(1).checkpoint is None) == (1, False)
     assert len(files_below(tmp_path / "store")) in (0, before - 2)
