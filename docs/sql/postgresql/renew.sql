@@ -1,5 +1,5 @@
--- studydb/operations/renew.py renew: Renew leases; store the limits that are reached, and
---   people's requests, as verdicts. Imported by studydb/lease/heartbeat.py,
+-- studydb/operations/renew.py renew: Renew leases; store people's requests, and the limits that
+--   are reached, as verdicts. Imported by studydb/lease/heartbeat.py,
 --   studydb/study/simulated_worker.py.
 
 BEGIN;
