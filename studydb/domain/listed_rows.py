@@ -249,10 +249,10 @@ class ListedRung(NamedTuple):
         ranked: How many of these have a rank: their value is not NaN, they are not invalidated, and
             no clone runs in their place.
         waiting: How many trials wait at the rung to go on; at most 10,000 are counted.
-        top: The share of the trials that the scheduler lets continue, such as 0.25; None if the
-            scheduler decides only when the rung closes.
-        cutoff: The value that a trial must reach to be in that share; None if `top` is None or no
-            entry has a rank.
+        top: The share of the ranked trials that reach `cutoff`, such as 0.25; None if the scheduler
+            decides only when the rung closes.
+        cutoff: The value by which the scheduler decides, although ASHA with the rule "syne_tune"
+            compares ranks instead; None if `top` is None or no entry has a rank.
         best: The best value; None if no entry has a rank.
         kept: The worst value that was kept when the rung closed; None if the rung is open or has
             kept no trial.
