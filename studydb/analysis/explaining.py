@@ -112,8 +112,8 @@ def _rank_text(judged: Judgement) -> str:
     if judged.rank is None:
         return ""
     if judged.rank > MOST_COUNTED:
-        return f", with more than {MOST_COUNTED:,} better trials there now"
-    return f", rank {judged.rank} of {judged.n_ranked} there now"
+        return f"; more than {MOST_COUNTED:,} trials are better there now"
+    return f"; the trial now has rank {judged.rank} of {judged.n_ranked} there"
 
 
 def _explain_rule(study: Study, last: Result, rule_met: str | None) -> str | None:

@@ -205,7 +205,7 @@ class Fitting:
         self.ledger.place(claim.lease.token, cards)
 
     def granted(self, claim: Claim) -> Resources | None:
-        """Return what a trial holds; None if `hold` was not called, or returned False."""
+        """Return what a trial holds; None if nothing is recorded for it."""
         return self.ledger.held_by(claim.lease.token)
 
     def is_refused(self, claim: Claim) -> bool:

@@ -2,8 +2,8 @@
 A study in plain Python: which rows operations must leave in a database, and what they answer.
 
 An operation is a method of `Model` or a function of a module `model_*`; it changes lists and dicts,
-without transactions. The model uses the package's types, and the functions that turn options and
-amounts into texts or dicts.
+without transactions. Of the package, the model uses only types, and functions that write options or
+amounts as texts or dicts, such as `to_json`.
 """
 
 import json
@@ -59,7 +59,8 @@ class Model:
         self.resources = ModelResources(self)
         self.limit: str | None = None  # why a limit has stopped the study
         self.events: list[dict[str, Any]] = []
-        # By a claim's token: the number of the only trial that it may take; None for no trial.
+        # The key is a claim's token. The value is the number of the only trial that this claim may
+        # take; None if it must take no trial. A claim without a key takes the first that fits.
         self.picks: dict[str, int | None] = {}
         self._record_event("created", spec.created_by)
 

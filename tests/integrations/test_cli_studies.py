@@ -199,7 +199,7 @@ def test_show_says_why_a_scheduler_stopped_a_trial(console, database):
 
     assert "TERMINATED: EARLY_STOPPED" in page.out
     assert "loss (max) at rung 1 was 0.25, worse than the cutoff 0.5 of the earlier" in page.out
-    assert "of the earlier trials, rank 2 of 2 there now" in page.out
+    assert "of the earlier trials; the trial now has rank 2 of 2 there" in page.out
     judged = {"rung": 1, "step": 1, "value": 0.25, "cutoff": 0.5, "action": "STOP"}
     ranked = {"bracket": 0, "rank": 2, "n_ranked": 2}
     later = {"promoted_at": None, "kept": None, "why": None}
@@ -214,8 +214,9 @@ def test_show_says_at_which_rung_a_trial_waits_for_its_promotion(console, databa
     page = console("show", "digits", "0")
 
     assert "PAUSED" in page.out
-    waits = "rank 1 of 1 there now; the trial waits there until its rank suffices for a promotion"
-    assert f"at rung 1 was 0.5, {waits}" in page.out
+    rank = "the trial now has rank 1 of 1 there"
+    waits = "the trial waits there until its rank suffices for a promotion"
+    assert f"at rung 1 was 0.5; {rank}; {waits}" in page.out
 
 
 def test_show_says_which_rule_stopped_a_trial(console, database):

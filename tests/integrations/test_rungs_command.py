@@ -89,7 +89,8 @@ def test_show_says_from_which_rung_a_trial_was_promoted(console, database, wait)
 
     assert number == 1
     shown = console("show", "digits", "1").out
-    assert "at rung 1 was 0.25, rank 1 of 4 there now; the scheduler has promoted" in shown
+    rank = "the trial now has rank 1 of 4 there"
+    assert f"at rung 1 was 0.25; {rank}; the scheduler has promoted" in shown
     (rung,) = console("rungs", "digits", "--format", "json").json
     assert rung["waiting"] == 3
 
@@ -124,7 +125,7 @@ def test_show_says_what_a_trial_waits_for_at_a_rung_that_closes(console, databas
     )
     give_up(database, study)
     assert why(console, 2).endswith(
-        "rank 3 of 4 there now; the rung closed without keeping this trial"
+        "; the trial now has rank 3 of 4 there; the rung closed without keeping this trial"
     )
 
 
@@ -145,8 +146,8 @@ def test_status_says_in_words_what_the_scheduler_has_decided_last(console, datab
     assert [one["number"] for one in decisions] == [1, 3, 2, 0]
     at = page.lines.index("Last decisions of the scheduler:")
     assert page.lines[at + 1 : at + 3] == [
-        "  trial 1, RUNNING: loss (min) at rung 1 was 0.25, rank 1 of 4 there now; the",
-        "    scheduler has promoted the trial",
+        "  trial 1, RUNNING: loss (min) at rung 1 was 0.25; the trial now has rank 1 of 4",
+        "    there; the scheduler has promoted the trial",
     ]
     assert max(map(len, page.lines[at : at + 9])) <= 80
     assert decisions[1]["why"] == why(console, 3)
@@ -213,7 +214,8 @@ def test_reason_that_a_custom_scheduler_gives_is_shown_after_the_schedulers_name
     (event,) = arrange.rows(database, "SELECT data FROM event WHERE kind = 'judged'")
 
     said = f"; {study.scheduler}: too slow for \x1b[31mus"
-    assert why(console, 0) == f"loss (min) at rung 1 was 0.5, rank 1 of 1 there now{said}"
+    rank = "the trial now has rank 1 of 1 there"
+    assert why(console, 0) == f"loss (min) at rung 1 was 0.5; {rank}{said}"
     assert "too slow for \\x1b[31mus" in console("show", "digits", "0").out
     page = " ".join(console("status", "digits").out.split())
     assert "trial 0, EARLY_STOPPED: loss (min) at rung 1 was 0.5" in page

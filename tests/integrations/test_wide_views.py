@@ -1,5 +1,7 @@
 """
-A study's two wide views have a column for each parameter and for each metric, whatever its name.
+A study has two wide views: one has a column for each parameter, the other for each metric.
+
+The name of a parameter or metric may be any text.
 
 `studydb views` replaces the views of a renamed study. An upgrade drops all wide views and makes
 them again; a downgrade drops them.

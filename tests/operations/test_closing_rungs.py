@@ -425,9 +425,9 @@ def test_explanation_names_the_value_at_the_rung_if_the_trial_was_given_up(datab
 
     why = explain_state(study, trial_details(database, study, 2))
 
-    assert (
-        why
-        == "loss (min) at rung 1 was 0.3, rank 3 of 3 there now; the rung closed without keeping this trial"
+    assert why == (
+        "loss (min) at rung 1 was 0.3; the trial now has rank 3 of 3 there; the rung closed "
+        "without keeping this trial"
     )
 
 

@@ -100,15 +100,15 @@ def test_trial_that_median_stopping_has_paused_waits_for_a_person_and_its_explan
     run.finish(outcome=Reason.PREEMPTED)
 
     assert explanation(run) == (
-        "loss (min) at rung 1 was 0.75, worse than the cutoff 0.5 of the earlier trials, "
-        "rank 3 of 4 there now; the trial is paused until a person resumes it"
+        "loss (min) at rung 1 was 0.75, worse than the cutoff 0.5 of the earlier trials; "
+        "the trial now has rank 3 of 4 there; the trial is paused until a person resumes it"
     )
     assert run.worker.claim() is None
     control.resume(database, run.worker.study, [run.lease.number], new_request())
     assert run.worker.claim().lease.number == run.lease.number
 
 
-def test_trial_that_was_stopped_without_an_entry_is_not_explained_by_an_earlier_entry(database):
+def test_stop_by_a_report_that_entered_no_rung_is_not_explained_by_an_earlier_rung(database):
     run = last_of_reporting_trials(
         database, 0.5, 0.25, 1.0, 0.5, scheduler=MedianStopping(interval=1, min_samples=3)
     )

@@ -56,7 +56,9 @@ def assert_moves(database, subtests, move, targets, allowed):
                     assert dump(database) == before
 
 
-def test_person_makes_all_allowed_moves_except_moves_of_running_trials(database, subtests):
+def test_person_makes_all_allowed_moves_except_claims_and_moves_of_running_trials(
+    database, subtests
+):
     allowed = {move for move in MOVES if move[0] is not State.RUNNING}
     assert_moves(database, subtests, move_by_person, BY_PERSON, allowed)
 

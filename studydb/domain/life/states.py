@@ -73,12 +73,13 @@ class Status(StrEnum):
     """
     The status of a study.
 
-    FINISHED and SPENT are never stored. A study is FINISHED if four conditions hold:
+    FINISHED and SPENT are never stored. A study is FINISHED if five conditions hold:
 
     - RUNNING is stored.
     - No new trial can start, because the budget is spent or the scheduler starts no more trials.
     - No trial is PENDING or RUNNING.
-    - No trial waits to be promoted or given up, or to be resumed together with the study.
+    - The scheduler has no work for a free worker: no trial to promote or give up, no rung to close.
+    - No trial waits to be resumed together with the study.
     """
 
     RUNNING = "RUNNING"
@@ -87,9 +88,8 @@ class Status(StrEnum):
     FINISHED = "FINISHED"
     SPENT = "SPENT"
     """
-    The status that RUNNING trials read if a limit or a stop rule has stopped the study.
-
-    STOPPED is stored.
+    A limit or a stop rule has stopped the study. The study's row stores STOPPED, but its trials in
+    the state RUNNING read SPENT.
     """
 
 
