@@ -68,9 +68,10 @@ def signed(
 
     Args:
         store: The URL of the study's checkpoint store.
-        make_folder: Makes the study's folder; called with `store` before each object is stored. It
-            raises CheckpointError if this host does not see the directory in which other processes
-            save the study's checkpoints. None for a new study: its folder is made without a check.
+        make_folder: Makes the study's folder; called with `store` before each object is stored
+            there, unless `store` is "inline:". It raises CheckpointError if this host does not see
+            the directory in which other processes save the study's checkpoints. None for a new
+            study: its folder is made without a check.
 
     Raises:
         TrainableError: An object cannot be pickled, or is too large for the database.

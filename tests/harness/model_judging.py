@@ -269,7 +269,7 @@ class ModelJudge:
 
     @property
     def end_game(self) -> float:
-        """The share of the budget that the end game takes."""
+        """The share of a limit of the study that the end game takes; 0 for no end game."""
         return float(self.options.get("end_game", 0.0))
 
     def milestones(self, bracket: int) -> list[int]:  # noqa: ARG002

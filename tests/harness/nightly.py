@@ -2,10 +2,10 @@
 Chooses the tests that the default suite leaves out. The suite is then short enough to run after
 each change.
 
-Two markers leave tests out, and so does the module `turns`. `nightly` leaves out a test of whole
-processes that takes long; another test of the default suite tests the same promise in less time, or
-in fewer situations. `sampled(n)` leaves out most cases of an exhaustive test: on each database, one
-case in `n` runs, and at least one.
+Two markers leave tests out, and so does the module `turns`. `nightly` leaves out a test that takes
+long; another test of the default suite tests the same promise in less time, or in fewer situations.
+`sampled(n)` leaves out most cases of an exhaustive test: on each database, one case in `n` runs,
+and at least one.
 """
 
 import os

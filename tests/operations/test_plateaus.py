@@ -117,7 +117,7 @@ def test_patience_counts_results_in_a_row_over_all_trials(database):
     worker = under(database, Plateau("loss", top=2, patience=3), mode=Mode.MAX)
     first, second = worker.take(), worker.take()
 
-    # The comments count the results in a row after which the two best values are alike.
+    # Each comment says for how many results in a row the two best values have been alike.
     verdicts = [first.report(0.5).verdict, second.report(0.5).verdict]  # 1
     verdicts.append(first.report(0.4).verdict)  # 2
     verdicts.append(second.report(0.9).verdict)  # no plateau: 0

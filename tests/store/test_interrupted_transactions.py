@@ -213,15 +213,15 @@ def test_ctrl_c_while_a_fork_waits_is_raised_after_the_fork(opened_twice):
     assert sorted(rows(one, "SELECT n FROM mark")) == [(1,), (2,)]
 
 
-def test_fork_beside_a_thread_that_connects_holds_all_pools():
+def test_fork_holds_all_pools_while_another_thread_makes_pools():
     """The list of the pools must not change while a fork reads it."""
     stops = threading.Event()
 
-    def connect():
+    def make_pools():
         while not stops.is_set():
             connections.Connections(object, limit=1, url="", waits_at_fork=True)
 
-    thread = threading.Thread(target=connect)
+    thread = threading.Thread(target=make_pools)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     thread.start()
