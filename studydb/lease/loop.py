@@ -145,25 +145,24 @@ class OwnLoop:
         return False
 
     def _is_exhausted(self, progress: StudyProgress, deadline: float | None) -> bool:
-        """Whether no trial follows; if the scheduler promotes trials, a new look confirms it."""
+        """
+        Whether no trial follows.
+
+        A trial follows if sweeps recover it from another process. A new look comes last, because a
+        sweep may have recovered such a trial since `progress` was read.
+        """
         held = self._heartbeat.held()
         if any(one.is_dropped for one in held):  # a thread gives its trial back at this moment
             return False
-        n_held = len(held)
+        if progress.status is Status.STOPPED:
+            return True
+        n_held = sum(not one.is_lost for one in held)
         if not progress.is_exhausted(n_held):
             return False
-        if progress.promotes:
-            progress = retry_until(deadline, self._acquirer.look_anew)
-            if not progress.is_exhausted(n_held):
-                return False
-        return not self._is_recovering(progress, n_held, deadline)
-
-    def _is_recovering(self, progress: StudyProgress, n_held: int, deadline: float | None) -> bool:
-        """Whether a trial of another process has an expired lease, so that it may follow soon."""
-        if progress.status is not Status.RUNNING or progress.counts.running <= n_held:
+        awaits = partial(awaits_recovery, self._database, self._study, worker_id=self._worker.id)
+        if retry_until(deadline, awaits):
             return False
-        awaits = partial(awaits_recovery, self._database, self._study)
-        return retry_until(deadline, awaits)
+        return retry_until(deadline, self._acquirer.look_anew).is_exhausted(n_held)
 
     def _warn_of_unended(self) -> None:
         """Warn once that the program drops trials before their end, which makes them run again."""

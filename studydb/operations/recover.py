@@ -50,10 +50,10 @@ def recover(database: Database, study: Study) -> int:
     return sum(_recover_one(database, study, lease=lease, known_dead=False) for lease in lost)
 
 
-def awaits_recovery(database: Database, study: Study) -> bool:
-    """Tell whether the lease of a trial has expired, so that sweeps recover the trial soon."""
+def awaits_recovery(database: Database, study: Study, *, worker_id: int) -> bool:
+    """Tell whether a lease of another worker has expired, so that sweeps recover its trial soon."""
     with database.begin(write=False, single=True) as txn:
-        return sweeps.any_awaited(txn, study_id=study.id)
+        return sweeps.any_awaited(txn, study_id=study.id, worker_id=worker_id)
 
 
 def recover_host(

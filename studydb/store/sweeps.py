@@ -16,19 +16,17 @@ from studydb.store.trials import status_of_study
 MOST = 100
 """The most trials that `suspect`, `wake`, `unpause` or `lost` finds, to keep transactions short."""
 
-RECOVERY_S = 60.0
+RECOVERY_S = 30.0
 """
-For how long `any_awaited` counts a trial that sweeps could recover. Sweeps normally recover it
-within 15 s, but a trial with values that make its recovery fail stays RUNNING.
+For how long `any_awaited` counts a trial that a sweep can recover. Sweeps normally recover it
+within 17 s, but a trial with values that make its recovery fail stays RUNNING.
 """
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
 _EXPIRED = trial.c.lease_expires_at < now()
+_RENEWAL_S = trial.c.lease_s * sa.literal(1 / RENEWALS_PER_LEASE, sa.Double)
 _CONFIRMED = sa.and_(
-    _EXPIRED,
-    trial.c.suspect_at.is_not(None),
-    after(trial.c.suspect_at, trial.c.lease_s * sa.literal(1 / RENEWALS_PER_LEASE, sa.Double))
-    <= now(),
+    _EXPIRED, trial.c.suspect_at.is_not(None), after(trial.c.suspect_at, _RENEWAL_S) <= now()
 )
 
 
@@ -107,6 +105,15 @@ _ANY_DUE = Prepared(
     )
 )
 
+_AWAITED = sa.or_(
+    trial.c.suspect_at.is_(None),
+    after(trial.c.suspect_at, _RENEWAL_S + sa.literal(RECOVERY_S, sa.Double)) > now(),
+)
+_OF_OTHERS = trial.c.worker_id != sa.bindparam("worker")
+_ANY_AWAITED = Prepared(
+    sa.select(_any_trial(*_IS_EXPIRED, _AWAITED, _OF_OTHERS).label("is_awaited"))
+)
+
 _LEASE_COLUMNS = (
     trial.c.id,
     trial.c.study_id,
@@ -124,16 +131,6 @@ _LOST = Prepared(
     .limit(MOST)
 )
 
-_AWAITED = sa.or_(
-    trial.c.suspect_at.is_(None),
-    after(
-        trial.c.suspect_at,
-        trial.c.lease_s * sa.literal(1 / RENEWALS_PER_LEASE, sa.Double)
-        + sa.literal(RECOVERY_S, sa.Double),
-    )
-    > now(),
-)
-_ANY_AWAITED = Prepared(sa.select(_any_trial(*_IS_EXPIRED, _AWAITED).label("is_awaited")))
 
 _N_LOST = Prepared(
     sa.select(sa.func.count().label("n"))
@@ -174,9 +171,9 @@ def any_due(txn: Txn, *, study_id: int) -> bool:
     return row is not None and bool(row.is_due)
 
 
-def any_awaited(txn: Txn, *, study_id: int) -> bool:
-    """Tell whether the lease of a trial has expired, so that sweeps recover the trial soon."""
-    row = txn.first(_ANY_AWAITED, study=study_id)
+def any_awaited(txn: Txn, *, study_id: int, worker_id: int) -> bool:
+    """Tell whether a lease of another worker has expired, so that sweeps recover its trial soon."""
+    row = txn.first(_ANY_AWAITED, study=study_id, worker=worker_id)
     return row is not None and bool(row.is_awaited)
 
 

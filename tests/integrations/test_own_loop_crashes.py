@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from fleet.workers import eventually
-from harness.arrange import SimulatedWorker, change, process
+from harness import arrange
+from harness.arrange import SimulatedWorker, change
 from harness.kept_checkpoints import files_below, live_steps, saved_steps
 from harness.proxy import Proxy
 from sqlalchemy import make_url
@@ -21,6 +22,8 @@ from sqlalchemy import make_url
 import studydb
 from studydb.db import sqlite_file
 from studydb.domain.errors import StorageTransient
+from studydb.lease import loop
+from studydb.operations.recover import awaits_recovery, recover
 
 BEGIN = """
 import os, sys, studydb
@@ -108,9 +111,9 @@ def start(storage_url):
         return started[-1]
 
     yield start
-    for each in started:
-        each.kill()
-        each.communicate()
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -140,20 +143,45 @@ def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_pat
     assert study.trial(0).losses == 0  # a checkpoint of a later step resets the count of losses
 
 
-def test_ask_waits_for_the_recovery_of_a_trial_whose_lease_has_expired(create_study, storage_url):
-    study = create_study(
-        "own", num_trials=1, storage=storage_url, space={"x": studydb.uniform(0, 1)}
+@pytest.fixture
+def expired(create_study, storage_url):
+    """A study whose only trial runs on another host, under a lease that has expired."""
+    space = {"x": studydb.uniform(0, 1)}
+    study = create_study("own", num_trials=1, storage=storage_url, space=space)
+    other_host = SimulatedWorker(
+        study.database, study.record, of=arrange.process(boot_id="B"), lease_s=2.0
     )
-    other_host = SimulatedWorker(study.database, study.record, of=process(boot_id="B"), lease_s=2.0)
     other_host.take()
     change(study.database, "UPDATE trial SET lease_expires_at = '2000-01-01'")
+    return study
 
-    trial = study.ask(timeout=60)
+
+def test_ask_waits_for_the_recovery_of_a_trial_whose_lease_has_expired(expired):
+    trial = expired.ask(timeout=60)
 
     assert (trial.number, trial.attempt) == (0, 2)
     trial.report({"loss": 0.5})
     trial.finish()
-    assert study.ask() is None
+    assert expired.ask() is None
+
+
+def test_ask_returns_a_trial_that_is_recovered_after_the_look_that_found_no_trial(
+    expired, monkeypatch
+):
+    def recover_before(database, study, **given):
+        change(database, "UPDATE trial SET suspect_at = '2000-01-01'")
+        recover(database, study)
+        return awaits_recovery(database, study, **given)
+
+    monkeypatch.setattr(loop, "awaits_recovery", recover_before)
+
+    assert expired.ask(timeout=60).attempt == 2
+
+
+def test_ask_in_a_stopped_study_waits_for_no_recovery(expired):
+    expired.stop()
+
+    assert expired.ask(timeout=5) is None
 
 
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)

@@ -70,30 +70,34 @@ def test_trial_whose_lease_has_expired_is_a_suspect_before_it_is_recovered(
 def test_trial_whose_lease_has_expired_is_awaited_until_its_holder_renews_it(
     database, clock, study, worker
 ):
+    other = SimulatedWorker(database, study)
     run = worker.ask()
-    seen = [awaits_recovery(database, study)]
+    seen = [awaits_recovery(database, study, worker_id=other.id)]
 
     clock.advance(LEASE_S + 1)
-    seen.append(awaits_recovery(database, study))
+    seen.append(awaits_recovery(database, study, worker_id=other.id))
     recover(database, study)
-    seen.append(awaits_recovery(database, study))
+    seen.append(awaits_recovery(database, study, worker_id=other.id))
+    by_holder = awaits_recovery(database, study, worker_id=worker.id)
     worker.renew(run)
-    seen.append(awaits_recovery(database, study))
+    seen.append(awaits_recovery(database, study, worker_id=other.id))
 
     assert seen == [False, True, True, False]
+    assert not by_holder
 
 
 def test_trial_that_sweeps_cannot_recover_is_not_awaited_for_ever(database, clock, study, worker):
+    other = SimulatedWorker(database, study)
     worker.ask()
     clock.advance(LEASE_S + 1)
     recover(database, study)  # marks the trial as a suspect
 
     clock.advance(RENEWAL_S + sweeps.RECOVERY_S - 0.01)
-    before = awaits_recovery(database, study)
+    before = awaits_recovery(database, study, worker_id=other.id)
     clock.advance(0.02)
 
     assert before
-    assert not awaits_recovery(database, study)
+    assert not awaits_recovery(database, study, worker_id=other.id)
 
 
 def test_suspect_is_recovered_after_one_renewal_period_of_its_holder(

@@ -214,6 +214,7 @@ def test_clone_of_a_clone_whose_source_is_corrupt_begins_from_the_checkpoint_bef
     again(database, study, failed)
     first = worker.claim()
     mark_corrupt(database, lease=first.lease, checkpoint=first.claimed.checkpoint)
+    assert rows(database, "SELECT checkpoint_id, reason FROM pin") == [(1, "clone")]
     first.finish(0.4, outcome=Reason.FAILED)
     with database.begin() as txn:  # as if trial 1 had not found the damage
         txn.raw("UPDATE trial SET checkpoint_id = 2, source_checkpoint_id = 2 WHERE number = 1")

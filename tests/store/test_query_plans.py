@@ -199,7 +199,8 @@ HOT = {
         lambda txn: sweeps.any_due(txn, study_id=1),
         "(?s)(?=.*trial_running)(?=.*trial_paused_by_study).*trial_backoff",
     ),
-    "awaited": (lambda txn: sweeps.any_awaited(txn, study_id=1), "trial_running"),
+    "awaited": (lambda txn: sweeps.any_awaited(txn, study_id=1, worker_id=1), "trial_running"),
+    "reason of a pin": (lambda txn: pins.reason_of(txn, trial_id=1), "pin_trial"),
     "requests": (lambda txn: leases.requests(txn, leases=[LEASE], worker_id=1), TRIAL_KEY),
     "discard": (lambda txn: checkpoints.discard(txn, trial_id=1), "ix_checkpoint_trial_id"),
     "checkpoints of a trial": (
