@@ -148,15 +148,14 @@ def expired(create_study, storage_url):
     """A study whose only trial runs on another host, under a lease that has expired."""
     space = {"x": studydb.uniform(0, 1)}
     study = create_study("own", num_trials=1, storage=storage_url, space=space)
-    other_host = SimulatedWorker(
-        study.database, study.record, of=arrange.process(boot_id="B"), lease_s=2.0
-    )
+    other_host = SimulatedWorker(study.database, study.record, of=arrange.process(boot_id="B"))
     other_host.take()
     change(study.database, "UPDATE trial SET lease_expires_at = '2000-01-01'")
     return study
 
 
 def test_ask_waits_for_the_recovery_of_a_trial_whose_lease_has_expired(expired):
+    change(expired.database, "UPDATE trial SET lease_s = 2")  # the renewal period is then short
     trial = expired.ask(timeout=60)
 
     assert (trial.number, trial.attempt) == (0, 2)
