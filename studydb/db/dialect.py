@@ -116,9 +116,10 @@ def is_object(document: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
 
 def texts_of(query: sa.Select[tuple[str]]) -> sa.ColumnElement[Any]:
     """
-    Return the texts that a query finds in its column `text`, as `Texts`.
+    Return an expression for the list of the texts in a query's column `text`.
 
-    On PostgreSQL the expression is an array. An aggregate such as jsonb_agg takes 20 µs longer.
+    It is read as a sorted tuple (`db.types.Texts`). On PostgreSQL the expression is an array; an
+    aggregate such as jsonb_agg takes 20 µs longer.
     """
     return _TextsOf(query.scalar_subquery())
 

@@ -23,7 +23,10 @@ REVISIONS = (
     "0016",
     "0017",
 )
-"""Every known revision in order. A database with another revision is newer than this studydb."""
+"""
+Every known revision in order. A database with another revision counts as newer than this studydb,
+also a database with revision 0006, which was withdrawn.
+"""
 
 ADVISORY_LOCK = 0x73747564_79646201
 """

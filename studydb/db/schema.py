@@ -503,8 +503,8 @@ tag = table_with_id(
     sa.Index("tag_key", "study_id", "key", "trial_id"),
 )
 """
-`key` is the text of a trial's tag. Not used yet: `value`, and rows without `trial_id`, for tags of
-studies.
+`key` is the text of a trial's tag. Two things are not used yet: the column `value`, and rows
+without `trial_id`, which are meant for tags of studies.
 """
 
 

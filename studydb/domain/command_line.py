@@ -163,8 +163,8 @@ def _check_program(items: Sequence[str]) -> None:
         tokens = [token for token in _TOKEN.finditer(item) if token["brace"] is None]
         if any(token["sweep"] not in _SWEEP_TEXTS for token in tokens):
             raise InvalidSpec(
-                f"The command's item {item!r} would choose the program by a placeholder; name the "
-                "program itself."
+                f"The command's item {item!r} has a placeholder, and is the program or stands "
+                "before it. Name the program itself, and write parameters after it."
             )
 
 

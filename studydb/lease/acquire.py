@@ -31,7 +31,7 @@ SWEEP_S = 15.0
 """While trials run, an idle process recovers lost trials at least once in this many seconds."""
 
 MOST_ASKS = 100
-"""The most draws that one search leaves to other workers, because they do not fit this worker."""
+"""The most draws that one try to ask skips or leaves to workers that they fit."""
 
 TURN_S = 0.5
 """The longest time that a slot waits while another slot of its worker searches for a trial."""
@@ -84,7 +84,8 @@ class Acquirer:
         Claim a PENDING trial, promote a PAUSED trial and claim it, or make a new trial.
 
         Raises:
-            StorageTransient: Call again; if a trial was claimed, the next call returns the trial.
+            StorageTransient: Call again; if a trial was claimed, the next call returns the trial,
+                unless it was recovered meanwhile.
         """
         if self._is_idle and not self._again and not self._may_succeed():
             return None  # so that polling writes nothing

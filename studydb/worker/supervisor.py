@@ -119,7 +119,8 @@ def _workdir(workdir: str | None) -> str | None:
         return None
     path = expanded(workdir).absolute()
     if not path.is_dir():
-        raise UsageError(f"The working directory {path} does not exist. Correct --workdir.")
+        fact = "is not a directory" if path.exists() else "does not exist"
+        raise UsageError(f"The working directory {path} {fact}. Correct --workdir.")
     return str(path)
 
 
@@ -127,7 +128,7 @@ def _checked(options: WorkerOptions) -> WorkerOptions:
     if options.slots < 1:
         raise UsageError(f"A worker needs 1 slot or more, not {options.slots}.")
     if not SHORTEST_LEASE_S <= options.lease_s < math.inf:
-        raise UsageError(f"A lease cannot be {options.lease_s} s; give 1 s or more.")
+        raise UsageError(f"--lease is {options.lease_s}; give 1 second or more, not infinity.")
     if not options.patience_s >= 0:
         raise UsageError(f"--patience is {options.patience_s}; give 0 seconds or more.")
     if not 0 <= options.reserve_after_s < math.inf:

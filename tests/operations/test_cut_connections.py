@@ -2,10 +2,11 @@
 A call is repeated after its connection was severed or its process was killed at a COMMIT.
 
 "before": the COMMIT is not carried out. "after": it is carried out, but the caller gets no reply.
-The repeated call must leave the same rows as an undisturbed call. After a severed connection it
-must answer as an undisturbed call if the interrupted call had changed nothing, and otherwise as a
-duplicate of an undisturbed call. After a kill "before" a COMMIT it must answer as an undisturbed
-call, and after a kill "after" a COMMIT as a duplicate of an undisturbed call.
+The repeated call must leave the same rows as an undisturbed call, and must give one of two answers:
+that of an undisturbed call, or that of the same call when it is sent a second time. After a severed
+connection it must give the first answer if the interrupted call had changed nothing, and otherwise
+the second. After a kill "before" a COMMIT it must give the first answer, and after a kill "after" a
+COMMIT the second.
 """
 
 import functools
