@@ -1,4 +1,4 @@
-"""A client of a study, with a method for each timed operation."""
+"""A client of a study, with the operations that benchmarks time."""
 
 import random
 from uuid import uuid4
@@ -47,7 +47,11 @@ class Client:
         )
 
     def operations(self) -> dict[str, Operation]:
-        """The operations by name. The ask before a report and the end of a trial are not timed."""
+        """
+        The operations by name.
+
+        Two calls are not timed: the ask that makes a trial for a report, and the finish after it.
+        """
         return {
             "claim": Operation(self.claim, after=self.finish),
             "ask": Operation(self.ask, after=self.finish),

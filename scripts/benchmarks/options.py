@@ -13,7 +13,7 @@ Option = Callable[[Command], Command]
 fsync = click.option(
     "--fsync/--no-fsync",
     default=True,
-    help="Whether a server that the run starts waits for the disk at commits, as in production.",
+    help="Whether the benchmark's own server waits for the disk at each commit, as in production.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON with all measurements.")
 storage = click.option(

@@ -14,7 +14,10 @@ from mutating.guards import ROOT, Guard
 
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
 TIMEOUT_S = 3600.0
-"""The limit for one run of pytest, which may run one test of each guard, or a whole file."""
+"""
+The limit for one run of pytest. The longest runs are the first, which has the first tests of many
+guards, and runs of a whole file.
+"""
 
 WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 """

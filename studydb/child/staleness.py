@@ -74,9 +74,9 @@ class Staleness:
         if file := self._late or _changed(self._files):
             return f"{file.path} has changed"
         if _resident_bytes() > self._first_bytes * GROWTH_FACTOR + GROWTH_BYTES:
-            return "the memory of its process has grown"
+            return "the memory of the former process has grown"
         if (n_more := _n_files() - self._first_files) > _files_limit() * OPEN_FILES_SHARE:
-            return f"trials have left {n_more} files or sockets of its process open"
+            return f"trials have left {n_more} files or sockets of the former process open"
         return None
 
     def _note_imports(self) -> None:

@@ -214,7 +214,7 @@ class OwnTrial:
         End this attempt as failed; the trial runs again if `max_failures` and `retry` allow it.
 
         Raises:
-            LeaseLost: Another worker has the trial.
+            LeaseLost: This attempt does not hold the trial any more.
         """
         self._end(Reason.FAILED, _failure(error))
 
@@ -223,7 +223,7 @@ class OwnTrial:
         Give the trial back, so that any worker may continue it; this does not count as a failure.
 
         Raises:
-            LeaseLost: Another worker has the trial already.
+            LeaseLost: This attempt does not hold the trial any more.
         """
         self._end(Reason.PREEMPTED)
 

@@ -182,7 +182,7 @@ def _searcher(method: Any) -> Searcher:
 
 def _scheduler(spec: Mapping[str, Any]) -> Scheduler:
     """
-    Turn W&B's hyperband into ASHA with rungs at the same steps.
+    Turn W&B's hyperband into ASHA, with rungs at the same steps where these are whole numbers.
 
     With `min_iter`, the steps are min_iter * eta^k. With `max_iter` and `s`, they are
     max_iter / eta^k for k from 1 to s; if eta^s does not divide max_iter, ASHA's steps are later.

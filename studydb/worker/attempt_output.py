@@ -122,7 +122,7 @@ class AttemptOutput:
         """
         Read the rest of the output, and close the files.
 
-        Call this when the child has ended, or writes to other pipes.
+        Call this when the child has ended, or writes to the pipes of its next attempt.
 
         Args:
             timeout_s: How long to wait for each pipe while other processes have it open.

@@ -1,4 +1,7 @@
-"""The steps of a random walk that touch checkpoints: saves, uploads, starts, pins and removals."""
+"""
+The steps of a random walk that touch checkpoints: saves, uploads, pins, removals, and enqueues of
+trials that begin from a checkpoint.
+"""
 
 from random import Random
 from typing import TYPE_CHECKING
@@ -34,7 +37,7 @@ WITH_KEEP = {
     "delete_removed": 4,
     "zombie_report": 2,
 }
-"""In studies with one of `KEEPS`, these weights are added to those of the walk, or replace them."""
+"""In studies with one of `KEEPS`, these steps have these weights instead of their usual weights."""
 
 SIZES = (1, 3, 3, 6)
 """The sizes of checkpoints in bytes."""

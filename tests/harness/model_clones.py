@@ -1,4 +1,4 @@
-"""Clones in a model, the checkpoints that are pinned for them, and discards of checkpoints."""
+"""Clones in `Model`, the checkpoints that are pinned for them, and discards of checkpoints."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
 """
-The synchronous schedulers of a model: a rung closes when no further trial can reach it.
+The synchronous schedulers of `Model`: a rung closes when no further trial can reach it.
 """
 
 import math
@@ -60,7 +60,12 @@ class ModelSynchronous(ModelJudge):
         return Judged(Action.CONTINUE if goes_on else Action.STOP, score, worst)
 
     def next_kept(self, paused: Container[int]) -> Waiting | None:
-        """The rung and entry of the best kept trial at the highest step; None if none waits."""
+        """
+        Find the kept trial to resume next: its rung and its entry; None if none of them is paused.
+
+        It is the best at the rung with the highest step, and of several such rungs at that of the
+        lowest bracket.
+        """
         closed = [
             (rung_id, entry)
             for rung_id, rung in self.rungs.items()

@@ -18,7 +18,10 @@ import pytest
 from harness import turns
 
 EVERY_CASE = ("STUDYDB_EVERY_CASE", "STUDYDB_NIGHTLY")
-"""Variables that leave out no test. With STUDYDB_NIGHTLY, some tests also take their long forms."""
+"""
+If one of these variables is 1, every test runs. With STUDYDB_NIGHTLY, some tests also take their
+long forms.
+"""
 
 
 def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:

@@ -40,7 +40,7 @@ TRIAL_COLUMNS = [
 
 @pytest.fixture(scope="session")
 def pd():
-    import pandas  # noqa: PLC0415, ICN001  so that only one test process imports it
+    import pandas  # noqa: PLC0415, ICN001  so that collecting the tests does not import it
 
     return pandas
 

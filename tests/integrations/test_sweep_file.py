@@ -80,7 +80,7 @@ def test_quantized_parameter_of_a_sweep_file_is_an_integer_if_its_bounds_and_ste
         ("{max_iter: 10, s: 1, eta: 4}", studydb.ASHA(max_t=10, grace_period=3)),
     ],
 )
-def test_hyperband_of_a_sweep_file_becomes_asha_with_the_same_decision_steps(sweep, given, becomes):
+def test_hyperband_of_a_sweep_file_becomes_asha_with_its_steps_rounded_up(sweep, given, becomes):
     text = f"command: [./train]\nearly_terminate: {{type: hyperband, {given[1:]}\n"
 
     assert read_sweep(sweep(text))["scheduler"] == becomes

@@ -203,7 +203,7 @@ def test_waiting_asker_fits_when_the_lease_expires(database, study, asker, timer
     assert origins(database, study) == [Origin.SEARCHER]
 
 
-def test_asker_takes_the_proposers_lease_again_if_its_block_could_not_be_stored(
+def test_asker_takes_the_proposers_lease_again_if_the_points_of_its_fit_could_not_be_stored(
     database, study, asker, monkeypatch
 ):
     store = proposer.store_block
@@ -216,9 +216,7 @@ def test_asker_takes_the_proposers_lease_again_if_its_block_could_not_be_stored(
     assert origins(database, study) == [Origin.SEARCHER]
 
 
-def test_block_is_stored_once_if_the_reply_to_its_store_is_lost(
-    database, study, asker, monkeypatch
-):
+def test_points_of_a_fit_are_stored_once_if_the_reply_is_lost(database, study, asker, monkeypatch):
     store = proposer.store_block
 
     def store_without_reply(*args, **given):

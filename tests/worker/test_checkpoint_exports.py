@@ -116,7 +116,7 @@ def test_copy_of_a_checkpoint_that_a_killed_process_has_left_is_removed(
 
 
 @pytest.mark.parametrize("saved", ["saving:as_directory"], indirect=True)
-def test_path_of_a_checkpoint_is_copied_again_if_the_copies_were_deleted(saved):
+def test_path_of_a_checkpoint_is_a_new_copy_if_the_first_copy_was_deleted(saved):
     first = saved.study.best_trial.checkpoint.path
     shutil.rmtree(first.parents[1])
 

@@ -1,15 +1,15 @@
 """
 The states of a trial and the allowed moves (`MOVES`).
 
-No scheduler makes the move "exploit" yet. The diagram leaves out that a person can pause or stop a
-PENDING trial.
+No scheduler makes the move "exploit" yet. The diagram leaves out that a person can pause, stop or
+invalidate a PENDING trial.
 
 ```
             claim                        finish: completed, stopped by scheduler, rule or person
  PENDING ─────────────▶ RUNNING ─────────────────────────────────────────▶ TERMINATED
     ▲  ▲                │ │ │ └─ exploit: next attempt under the same lease (RUNNING)
     │  └─ released,     │ │ └──▶ PAUSED ──▶ TERMINATED (given up by the scheduler,
-    │     lost, retried ┘ │         │                   or stopped by a person)
+    │     lost, retried ┘ │         │                   or ended by a person)
     │                     └──▶ ERROR│ (failed or lost, without a retry)
     └──────── promoted, resumed ────┘
 ```
@@ -31,14 +31,14 @@ class State(StrEnum):
 MOVES: dict[tuple[State, State], str] = {
     (State.PENDING, State.RUNNING): "claim",
     (State.PENDING, State.PAUSED): "pause by a person",
-    (State.PENDING, State.TERMINATED): "stop by a person",
+    (State.PENDING, State.TERMINATED): "stop or invalidation by a person",
     (State.RUNNING, State.RUNNING): "exploit",
     (State.RUNNING, State.PENDING): "release, or retry after a failed or lost attempt",
     (State.RUNNING, State.PAUSED): "verdict: pause",
     (State.RUNNING, State.TERMINATED): "finish",
     (State.RUNNING, State.ERROR): "a failed or lost attempt without a retry",
     (State.PAUSED, State.PENDING): "promote or resume",
-    (State.PAUSED, State.TERMINATED): "given up by the scheduler, or stop by a person",
+    (State.PAUSED, State.TERMINATED): "given up by the scheduler; stop or invalidation by a person",
 }
 """The cause of each allowed move, by the states before and after the move."""
 
@@ -88,8 +88,8 @@ class Status(StrEnum):
     FINISHED = "FINISHED"
     SPENT = "SPENT"
     """
-    A limit or a stop rule has stopped the study. The study's row stores STOPPED, but its trials in
-    the state RUNNING read SPENT.
+    A limit or a stop rule has stopped the study. The study's row stores STOPPED; SPENT is the
+    status of the study that its RUNNING trials read and obey.
     """
 
 
