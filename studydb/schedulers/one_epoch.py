@@ -16,8 +16,9 @@ from studydb.schedulers.closing import ClosingScheduler
 
 HALF = 0.5
 """
-Once this share of one of the study's limits is spent, the best trials are chosen as soon as every
-trial has reached step `i`, has ended or is paused by a person. Until then, no new trial is made.
+Once this share of one of the study's limits is spent, no new trial is made, and the best trials are
+chosen as soon as every trial has reached step `i`, has ended or is paused by a person. There is one
+exception: if no trial waits at step `i` at that time, a new trial is made.
 """
 
 

@@ -1,4 +1,4 @@
-"""Check arguments that users give, and convert them: schedulers, searchers, seconds and paths."""
+"""Check and convert arguments that users give, such as schedulers, searchers, seconds and paths."""
 
 import math
 import os
@@ -75,10 +75,10 @@ def seconds(name: str, value: Any) -> float:
     Read a number of seconds.
 
     Raises:
-        InvalidSpec: The value is not a number of 0 or more.
+        InvalidSpec: The value is not a finite number of 0 or more.
     """
     if not is_number(value) or not 0 <= value < math.inf:
-        raise InvalidSpec(f"{name} is {value!r}; it must be a number of seconds, 0 or more.")
+        raise InvalidSpec(f"{name} is {value!r}; it must be a finite number of seconds, 0 or more.")
     return float(value)
 
 
