@@ -17,7 +17,7 @@ from studydb.domain.resources import Resources
 from studydb.domain.trainable import Trainable
 from studydb.operations.quota import recount
 from studydb.operations.set_resources import set_resources
-from studydb.store import events, quotas, studies
+from studydb.store import events, quotas, studies, trainables
 
 
 class Changes(Struct, frozen=True, kw_only=True):
@@ -128,12 +128,12 @@ def revise(txn: Txn, study: Study, trainable: Trainable, request: Request) -> No
         trainable: The new trainable, signed for this study.
     """
     studies.lock(txn, study_id=study.id)  # concurrent calls must not leave two trainables
-    former = studies.drop_trainable(txn, study_id=study.id)
+    former = trainables.drop(txn, study_id=study.id)
     data = {"name": trainable.name, "kind": trainable.kind, "former_name": former}
     events.append_request(
         txn, study_id=study.id, kind=EventKind.REVISED, request=request, data=data
     )
-    studies.insert_trainable(txn, study_id=study.id, what=trainable)
+    trainables.insert(txn, study_id=study.id, what=trainable)
 
 
 def change_settings(database: Database, study: Study, changes: Changes, request: Request) -> None:

@@ -8,7 +8,7 @@ from studydb.domain.errors import StudyExists, UnknownStudy
 from studydb.domain.life.event_kinds import EventKind
 from studydb.domain.records import NewStudy, Study
 from studydb.domain.text.suggestions import did_you_mean
-from studydb.store import counters, events, resource_classes, rungs, studies
+from studydb.store import counters, events, resource_classes, rungs, studies, trainables
 
 
 def create(database: Database, new: NewStudy) -> Study:
@@ -28,7 +28,7 @@ def create(database: Database, new: NewStudy) -> Study:
                 rungs.create(txn, study_id=study_id, spec=spec)
             for code in (new.trainable, *new.rule_code, new.scheduler_code, new.request_code):
                 if code is not None:
-                    studies.insert_trainable(txn, study_id=study_id, what=code)
+                    trainables.insert(txn, study_id=study_id, what=code)
             events.append(txn, study_id=study_id, kind=EventKind.CREATED, actor=new.created_by)
     except Duplicate:
         found = load(database, new.name)

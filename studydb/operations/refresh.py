@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from studydb.db import Database
 from studydb.domain.records import Study
-from studydb.store import studies
+from studydb.store import studies, trainables
 
 
 def refreshed(database: Database, study: Study) -> Study:
@@ -23,7 +23,7 @@ def refreshed(database: Database, study: Study) -> Study:
     if known and not now.has_trainable:
         with database.begin(write=False, snapshot=True) as txn:
             now = studies.read_changeable(txn, study_id=study.id, trainable_uuid=known)
-            trainable = studies.find_trainable(txn, study_id=study.id)
+            trainable = trainables.newest(txn, study_id=study.id)
     return replace(
         study,
         checkpoints=now.checkpoints,

@@ -1,8 +1,6 @@
 """Studies: a study's row, its space and trainable, its budget, and its status."""
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,12 +8,12 @@ from msgspec import Struct
 
 from studydb.db import Prepared, Txn
 from studydb.db.dialect import now
-from studydb.db.schema import search_space, signature, study, trainable, worker
+from studydb.db.schema import search_space, study, trainable, worker
 from studydb.db.statement import Row
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.retention import Keep, read_keep
-from studydb.domain.life.rules import custom_rules, rule_from_json
+from studydb.domain.life.rules import Rule, custom_rules, rule_from_json
 from studydb.domain.life.states import Mode, Status
 from studydb.domain.objective import Objective
 from studydb.domain.records import NewStudy, Study
@@ -27,6 +25,7 @@ from studydb.domain.trainable import Trainable, TrainableRole
 from studydb.schedulers import UserScheduler
 from studydb.schedulers import read as read_scheduler
 from studydb.searchers import read as read_searcher
+from studydb.store import trainables
 from studydb.store.trials import STATUS_FOR_RUNNING_TRIALS
 
 OPEN = sa.and_(
@@ -42,6 +41,21 @@ _IN_JSON = [name for name in DEFAULTS if name not in study.c]
 
 THIS = study.c.id == sa.bindparam("study")
 
+_GIVEN = (
+    *("uuid", "name", "metric", "mode", "seed", "scheduler", "searcher", "rules", "num_draws"),
+    *("checkpoints", "created_by", "checkpoint_bytes", "settings", *_IN_COLUMNS),
+)
+_INSERT = Prepared(
+    sa.insert(study)
+    .values({name: sa.bindparam(name) for name in _GIVEN})
+    .values(status=Status.RUNNING, space_version=1, created_at=now())
+    .returning(study.c.id)
+)
+_INSERT_SPACE = Prepared(
+    sa.insert(search_space)
+    .values({name: sa.bindparam(name) for name in ("study_id", "space")})
+    .values(version=1, created_at=now())
+)
 _spec = sa.select(
     *(column for column in study.c if column is not study.c.points), search_space.c.space
 ).join(
@@ -50,29 +64,6 @@ _spec = sa.select(
 )
 _BY_NAME = Prepared(_spec.where(study.c.name == sa.bindparam("by_name")))
 _BY_ID = Prepared(_spec.where(THIS))
-
-_is_trainable = sa.and_(
-    trainable.c.study_id == sa.bindparam("study"), trainable.c.role == TrainableRole.TRAINABLE
-)
-_CODE = Prepared(
-    sa.select(trainable, signature.c.key_id, signature.c.mac)
-    .outerjoin(signature, signature.c.trainable_id == trainable.c.id)
-    .where(
-        trainable.c.study_id == sa.bindparam("study"),
-        trainable.c.role == sa.bindparam("of_role"),
-    )
-    .order_by(trainable.c.id)
-)
-"""
-Reads the user's code that has a given role: one row for each signature.
-
-This is one statement, because a person may replace the trainable at any time: two statements could
-read the old trainable and the new signatures.
-"""
-
-_of_study = sa.select(trainable.c.id).where(_is_trainable)
-_DROP_SIGNATURES = Prepared(sa.delete(signature).where(signature.c.trainable_id.in_(_of_study)))
-_DROP_TRAINABLE = Prepared(sa.delete(trainable).where(_is_trainable).returning(trainable.c.name))
 
 _ADMIT = Prepared(
     sa.update(study)
@@ -263,63 +254,24 @@ def insert(txn: Txn, *, new: NewStudy) -> int:
     """
     settings = new.settings_json()
     row = txn.all(
-        sa.insert(study)
-        .values(
-            uuid=new.uuid,
-            name=new.name,
-            status=Status.RUNNING,
-            metric=new.objective.metric,
-            mode=new.objective.mode,
-            seed=new.seed,
-            space_version=1,
-            scheduler=new.scheduler.to_json(),
-            searcher=None if new.searcher is None else new.searcher.to_json(),
-            rules=[rule.to_json() for rule in new.rules],
-            num_draws=new.num_draws,
-            checkpoints=new.checkpoints,
-            created_by=new.created_by,
-            created_at=now(),
-            checkpoint_bytes=None if new.keep.quota is None else 0,
-            **{name: settings[name] for name in _IN_COLUMNS},
-            settings={name: settings[name] for name in _IN_JSON},
-        )
-        .returning(study.c.id)
+        _INSERT,
+        uuid=new.uuid,
+        name=new.name,
+        metric=new.objective.metric,
+        mode=new.objective.mode,
+        seed=new.seed,
+        scheduler=new.scheduler.to_json(),
+        searcher=None if new.searcher is None else new.searcher.to_json(),
+        rules=[rule.to_json() for rule in new.rules],
+        num_draws=new.num_draws,
+        checkpoints=new.checkpoints,
+        created_by=new.created_by,
+        checkpoint_bytes=None if new.keep.quota is None else 0,
+        **{name: settings[name] for name in _IN_COLUMNS},
+        settings={name: settings[name] for name in _IN_JSON},
     )[0]
-    txn.run(
-        sa.insert(search_space).values(
-            study_id=row.id, version=1, space=new.space.to_json(), created_at=now()
-        )
-    )
+    txn.run(_INSERT_SPACE, study_id=row.id, space=new.space.to_json())
     return int(row.id)
-
-
-def insert_trainable(txn: Txn, *, study_id: int, what: Trainable) -> None:
-    """Insert a trainable, or code of a rule, scheduler or resource function, with signatures."""
-    row = txn.all(
-        sa.insert(trainable)
-        .values(
-            uuid=what.uuid,
-            study_id=study_id,
-            kind=what.kind,
-            name=what.name,
-            workdir=what.workdir,
-            python_version=what.python_version,
-            source=what.source,
-            form=what.form,
-            role=what.role,
-            created_at=now(),
-        )
-        .returning(trainable.c.id)
-    )[0]
-    for key_id, mac in what.signatures.items():
-        txn.run(sa.insert(signature).values(trainable_id=row.id, key_id=key_id, mac=mac))
-
-
-def drop_trainable(txn: Txn, *, study_id: int) -> str | None:
-    """Delete a study's trainable and signatures; return the trainable's name if there was one."""
-    txn.run(_DROP_SIGNATURES, study=study_id)
-    row = txn.first(_DROP_TRAINABLE, study=study_id)
-    return None if row is None else str(row.name)
 
 
 def find(txn: Txn, *, name: str) -> Study | None:
@@ -349,12 +301,12 @@ def _read(txn: Txn, row: Row) -> Study:
         scheduler=scheduler,
         searcher=read_searcher(row.searcher),
         rules=rules,
-        rule_code=_code_of(txn, row.id, TrainableRole.RULE) if custom_rules(rules) else (),
+        rule_code=_rule_code(txn, row.id, rules),
         scheduler_code=_scheduler_code(txn, row.id, scheduler),
         request_code=_request_code(txn, row.id, settings.get("resources")),
         checkpoints=row.checkpoints,
         former_checkpoints=_former(stored),
-        trainable=find_trainable(txn, study_id=row.id),
+        trainable=trainables.newest(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
         created_by=row.created_by or "",
@@ -363,44 +315,25 @@ def _read(txn: Txn, row: Row) -> Study:
     )
 
 
-def find_trainable(txn: Txn, *, study_id: int) -> Trainable | None:
-    """Read a study's newest trainable with its signatures; None if own loops run the trials."""
-    return next(reversed(_code_of(txn, study_id, TrainableRole.TRAINABLE)), None)
+def _rule_code(txn: Txn, study_id: int, rules: Sequence[Rule]) -> tuple[Trainable, ...]:
+    if not custom_rules(rules):
+        return ()
+    return trainables.with_role(txn, study_id=study_id, role=TrainableRole.RULE)
 
 
 def _scheduler_code(txn: Txn, study_id: int, scheduler: Scheduler) -> Trainable | None:
     if not isinstance(scheduler, UserScheduler):
         return None
-    return next(iter(_code_of(txn, study_id, TrainableRole.SCHEDULER)), None)
+    return next(
+        iter(trainables.with_role(txn, study_id=study_id, role=TrainableRole.SCHEDULER)), None
+    )
 
 
 def _request_code(txn: Txn, study_id: int, requested: Requested | None) -> Trainable | None:
     if not isinstance(requested, ResourceFunction):
         return None
-    return next(iter(_code_of(txn, study_id, TrainableRole.RESOURCES)), None)
-
-
-def _code_of(txn: Txn, study_id: int, role: TrainableRole) -> tuple[Trainable, ...]:
-    """Read the user's code with this role, in the order of its creation, with its signatures."""
-    rows = txn.all(_CODE, study=study_id, of_role=role)
-    by_id = groupby(rows, key=attrgetter("id"))
-    return tuple(_trainable_of(list(rows_of_one)) for _, rows_of_one in by_id)
-
-
-def _trainable_of(rows: Sequence[Row]) -> Trainable:
-    """Make a trainable from its rows, one for each signature."""
-    row = rows[0]
-    signatures = {each.key_id: each.mac for each in rows if each.key_id is not None}
-    return Trainable(
-        uuid=row.uuid,
-        kind=row.kind,
-        name=row.name,
-        workdir=row.workdir,
-        python_version=row.python_version,
-        source=None if row.source is None else bytes(row.source),
-        signatures=signatures,
-        form=row.form,
-        role=row.role,
+    return next(
+        iter(trainables.with_role(txn, study_id=study_id, role=TrainableRole.RESOURCES)), None
     )
 
 

@@ -5,6 +5,7 @@ The states of trials that no attempt holds are changed here, too.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -136,8 +137,6 @@ _IDS = Prepared(
     .where(trial.c.study_id == sa.bindparam("study"), is_listed(trial.c.number, "numbers"))
     .order_by(trial.c.number)
 )
-
-_LIST = sa.select(*ROW).where(trial.c.study_id == sa.bindparam("study")).order_by(trial.c.number)
 
 
 def status_of_study(study_id: sa.ColumnElement[int]) -> sa.ScalarSelect[str]:
@@ -392,16 +391,23 @@ def request(txn: Txn, *, trial_id: int, action: Action | None, now: bool = False
     return txn.count(_REQUEST, trial=trial_id, to_request=action, now=now or None) == 1
 
 
+@cache
+def _list(state: State | None, *, limited: bool) -> Prepared:
+    query = sa.select(*ROW).where(trial.c.study_id == sa.bindparam("study"))
+    if state is not None:
+        query = query.where(in_state(state))
+    if limited:
+        query = query.limit(sa.bindparam("most", type_=sa.BigInteger))
+    return Prepared(query.order_by(trial.c.number))
+
+
 def listing(
     txn: Txn, *, study_id: int, state: State | None = None, limit: int | None = None
 ) -> list[TrialRow]:
     """Read a study's trials, ordered by number."""
-    query = _LIST
-    if state is not None:
-        query = query.where(in_state(state))
-    if limit is not None:
-        query = query.limit(limit)
-    return [read(row) for row in txn.all(query, study=study_id)]
+    most = {} if limit is None else {"most": limit}
+    rows = txn.all(_list(state, limited=limit is not None), study=study_id, **most)
+    return [read(row) for row in rows]
 
 
 def read(row: Any) -> TrialRow:

@@ -38,6 +38,8 @@ from studydb.store import checkpoints
 
 NOT_OF_WORKERS = {
     ("counters", "_INSERT"),
+    ("studies", "_INSERT"),
+    ("studies", "_INSERT_SPACE"),
     ("studies", "_ADMIT"),
     ("studies", "_SET_STATUS"),
     ("studies", "_EXTEND"),
@@ -48,8 +50,10 @@ NOT_OF_WORKERS = {
     ("checkpoints", "_SET_START"),
     ("uploads", "_INSERT_OF_PERSON"),
     ("studies", "_RENAME"),
-    ("studies", "_DROP_SIGNATURES"),
-    ("studies", "_DROP_TRAINABLE"),
+    ("trainables", "_DROP_SIGNATURES"),
+    ("trainables", "_DROP"),
+    ("trainables", "_INSERT"),
+    ("trainables", "_INSERT_SIGNATURE"),
     ("workers", "_SET_REQUEST"),
     ("trials", "_INSERT_PENDING"),
     ("trials", "_REQUEST"),

@@ -26,8 +26,8 @@ JOIN search_space ON search_space.study_id = study.id
     AND search_space.version = study.space_version
 WHERE study.name = :by_name;
 
--- studydb/store/studies.py _code_of: Read the user's code with this role, in the order of its
---   creation, with its signatures.
+-- studydb/store/trainables.py with_role: Read the user's code with this role, in the order of
+--   its creation, with its signatures.
 SELECT trainable.id, trainable.uuid, trainable.study_id, trainable.kind, trainable.name,
     trainable.workdir, trainable.python_version, trainable.source, trainable.created_at,
     trainable.role, trainable.form, signature.key_id, signature.mac
