@@ -23,6 +23,8 @@ from studydb.operations.invalidate import invalidate
 from studydb.operations.reads import list_trials
 from studydb.operations.retry import retry
 
+pytestmark = pytest.mark.sampled(2)
+
 IGNORES_NAN = {"median stopping", "median stopping that pauses", "custom, by medians"}
 """Schedulers that do not stop a trial that reports NaN."""
 

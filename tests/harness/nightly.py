@@ -24,9 +24,13 @@ long forms.
 """
 
 
+def every_case_runs() -> bool:
+    return "1" in map(os.environ.get, EVERY_CASE)
+
+
 def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     """Find the tests that this run leaves out: none, if one of the variables `EVERY_CASE` is 1."""
-    if "1" in map(os.environ.get, EVERY_CASE):
+    if every_case_runs():
         return set()
     marked = {item for item in items if item.get_closest_marker("nightly")}
     marked |= turns.left_out_by_turns(items)

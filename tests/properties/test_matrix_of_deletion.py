@@ -166,6 +166,7 @@ def check_deleted(database, subject, answer, message):
     assert not any(dump(database).values()), message
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 def test_deletion_during_an_operation_leaves_no_row(stage, state):
     database, interleaver = stage
@@ -180,6 +181,7 @@ def test_deletion_during_an_operation_leaves_no_row(stage, state):
         check_deleted(database, subject, result.answers[0], message)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 def test_deletion_before_and_after_an_operation_leaves_no_row(sqlite_database, state):
     for name, make in others_beside(state):

@@ -43,7 +43,7 @@ def actors_beside(request, state):
             yield name, make
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_request_during_an_operation_has_the_effect_of_a_serial_order(stage, request_, state):
@@ -67,7 +67,7 @@ def test_request_during_an_operation_has_the_effect_of_a_serial_order(stage, req
             check_that_the_request_is_obeyed(database, subject, request_, message)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
 @pytest.mark.parametrize("request_", REQUESTS)
 def test_request_before_and_after_an_operation_does_what_the_model_does(

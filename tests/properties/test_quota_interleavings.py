@@ -144,6 +144,7 @@ ACROSS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plan", ACROSS, ids=" + ".join)
 def test_checkpoint_from_which_another_study_began_a_trial_is_not_removed(stage, plan):
     database, interleaver = stage
@@ -209,6 +210,7 @@ def test_study_is_not_deleted_while_a_trial_that_began_from_its_checkpoint_is_ru
         assert len(refusals) == 1, result
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["begin from ended", "retry ended", "pin ended", "save"])
 def test_request_finds_an_older_checkpoint_while_an_attempt_finds_the_newest_corrupt(stage, name):
     database, interleaver = stage
@@ -232,6 +234,7 @@ def test_request_finds_an_older_checkpoint_while_an_attempt_finds_the_newest_cor
         assert NotFound not in result.answers, result  # an older checkpoint is kept
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["save first", "discard ended", "corrupt first", "begin from ended"]
 )

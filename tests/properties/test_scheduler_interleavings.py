@@ -33,7 +33,7 @@ GROUPS = [
 ]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("calls", GROUPS, ids=" + ".join)
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_calls_at_a_rung_have_the_effect_of_a_serial_order(stage, name, calls):

@@ -313,7 +313,8 @@ def test_value_that_the_function_returns_is_judged(sqlite_stage):
 def test_rule_that_cannot_be_used_is_refused_and_no_study_is_created(sqlite_stage, rule, message):
     with pytest.raises(studydb.TrainableError, match=message):
         create(sqlite_stage, rule)
-    create(sqlite_stage, "stopping:Plain()")  # the refused creation left no study
+    with pytest.raises(studydb.UnknownStudy):
+        studydb.load_study("staged", storage=sqlite_stage.storage)
 
 
 @pytest.mark.nightly

@@ -202,7 +202,8 @@ def test_scheduler_that_cannot_be_used_is_refused_and_no_study_is_created(
 ):
     with pytest.raises(studydb.TrainableError, match=message):
         create(sqlite_stage, scheduler)
-    create(sqlite_stage, "scheduling:Cup()")  # the refused creation left no study
+    with pytest.raises(studydb.UnknownStudy):
+        studydb.load_study("staged", storage=sqlite_stage.storage)
 
 
 @pytest.mark.parametrize(
