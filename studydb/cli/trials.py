@@ -128,7 +128,7 @@ def results(*, name: str, trial: int | str, limit: int | None, form: str, storag
     """
     List the results of trial TRIAL of study NAME by step: the columns of v_result.
 
-    A table and CSV have a column per metric.
+    A table and CSV have a column per metric. A table has no columns study, number and value.
     """
     from studydb.operations.pages import trial_results
 

@@ -54,7 +54,8 @@ class Result:
         answers: The answers in the order of the calls; for a call that raised a `StudydbError`, the
             error's class. `run` raises any other error.
         schedule: Which call sent which statement, in the order of sending.
-        faults: The messages of `StorageBusy` errors (deadlocks), after which a call is made again.
+        faults: The messages of `StorageBusy` errors, such as deadlocks. A call that raised one was
+            made again, at most `RETRIES` times.
     """
 
     answers: list[Any]

@@ -4,8 +4,8 @@ each change.
 
 Two markers leave tests out, and so does the module `turns`. `nightly` leaves out a test that takes
 long; another test of the default suite tests the same promise in less time, or in fewer situations.
-`sampled(n)` leaves out most cases of an exhaustive test: on each database, one case in `n` runs,
-and at least one.
+`sampled(n)` leaves out most cases of an exhaustive test: of the cases that `turns` leaves for a
+database, one in `n` runs, and at least one.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Calls that a scheduler judges at a rung, and other calls; all of them can run in any order."""
+"""Calls with results that a scheduler judges at a rung, and calls that may run at the same time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ SCHEDULERS: dict[str, Any] = {
 """Schedulers whose first rung is at step 1, and whose second rung, if any, is at step 2 or 3."""
 
 JUDGED = ("report", "finish", "report two rungs")
-"""Calls with results that the scheduler judges."""
+"""Calls with results that the scheduler judges; tests pair each with calls of `OTHERS`."""
 
 OTHERS = (
     *("report again", "report a tie", "finish another trial", "fail"),

@@ -99,7 +99,7 @@ def test_metric_of_a_study_cannot_be_a_key_of_reports_that_is_no_metric(sqlite_u
         )
 
 
-def test_wrong_tags_that_a_study_requires_are_refused_by_the_arguments_name(create_study):
+def test_error_for_required_tags_of_a_wrong_type_names_the_argument(create_study):
     with pytest.raises(UsageError, match="require is 'a100'; give a list of texts"):
         create_study("digits", require="a100")
 

@@ -149,7 +149,7 @@ def test_class_of_ray_goes_on_from_its_checkpoint(ray_trainable, tmp_path):
     assert [(each["loss"], each["training_iteration"]) for each in trial.reports] == [(1.0, 3)]
 
 
-def test_methods_that_only_rays_base_has_are_not_called(ray_trainable, tmp_path):
+def test_methods_that_a_class_only_inherits_from_ray_are_not_called(ray_trainable, tmp_path):
     class Plain(ray_trainable):
         def step(self):
             return {"loss": 1.0, "done": True}

@@ -83,7 +83,7 @@ def test_trials_that_fit_no_worker_wait_and_the_others_run(stage):
         ("dies", "its process exited with code 1"),
         ("exits", "it raised SystemExit: 3"),
         ("hangs", "it took more than 1 s"),
-        ("a part too many", "asks for 1.5 gpus; a trial gets whole GPUs"),
+        ("one GPU and a half", "asks for 1.5 gpus; a trial gets whole GPUs"),
     ],
 )
 def test_function_without_a_valid_answer_pauses_the_study(sqlite_stage, how, says):

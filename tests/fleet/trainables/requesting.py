@@ -37,7 +37,7 @@ ANSWERS = {
     "less than nothing": {"licence": -1},
     "None": None,
     "a word": "much",
-    "a part too many": {"gpus": 1.5},
+    "one GPU and a half": {"gpus": 1.5},
 }
 WAYS = {
     "raises": fail,
