@@ -21,7 +21,7 @@ def downgrade() -> None:
 
 
 def _workers() -> list[str]:
-    """Return, in quotes, the roles that may update `worker.seen_at`; none on SQLite."""
+    """Return the roles that may update `worker.seen_at`, quoted for SQL; none on SQLite."""
     connection = op.get_bind()
     if connection.dialect.name != "postgresql":
         return []

@@ -1,4 +1,4 @@
-"""Studies: a study's row, its space and trainable, its budget, and its status."""
+"""Studies: a study's row, its space, its budget, and its status."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,9 @@
-"""Limits how often a worker prints why it waits, outages, slow transactions and best values."""
+"""
+Limits how often a worker prints the same kind of line.
+
+Such lines say that the database is away, that a transaction was slow, what the study's best value
+is, and why the slots wait.
+"""
 
 import shlex
 import threading
@@ -60,14 +65,18 @@ class Notices:
             self._last = None
 
     def outage(self, error: StorageTransient) -> None:
-        """Print once per outage that running trials continue without the database."""
+        """
+        Print that running trials continue without the database.
+
+        In an outage, only the first call of this method or of `trial_waits` prints.
+        """
         with self._lock:
             was_away, self._is_away = self._is_away, True
         if not was_away:
             self._say(f"training continues without the database, results are buffered: {error}")
 
     def trial_waits(self, error: StorageTransient | None) -> None:
-        """Print once per outage that a trial waits for the database; for None see `answered`."""
+        """Print that a trial waits for the database, see `outage`; for None see `answered`."""
         if error is None:
             self.answered()
             return

@@ -2,20 +2,11 @@
 
 import ast
 import itertools
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from harness.turns import (
-    DATABASE,
-    DATABASES,
-    OTHER_FOLDERS,
-    SQL_FOLDERS,
-    Case,
-    left_out,
-    left_out_by_turns,
-)
+from harness.turns import DATABASE, DATABASES, FOLDERS, Case, left_out, left_out_by_turns
 
 TESTS = Path(__file__).parents[1]
 
@@ -52,12 +43,12 @@ def test_case_that_has_one_database_only_is_never_left_out():
 
 
 class Item:
-    """Stands for a test that pytest has collected."""
+    """Stands for a test that pytest has collected in `integrations/`."""
 
-    def __init__(self, name, database, *markers, folder="integrations", **params):
+    def __init__(self, name, database, *markers):
         self.originalname, self.markers = name, markers
-        self.path = TESTS / folder / "test_any.py"
-        self.callspec = SimpleNamespace(params={DATABASE: database, **params})
+        self.path = TESTS / "integrations" / "test_any.py"
+        self.callspec = SimpleNamespace(params={DATABASE: database})
 
     def get_closest_marker(self, name):
         return name if name in self.markers else None
@@ -75,21 +66,6 @@ def test_first_test_of_a_file_runs_on_sqlite_and_the_second_on_postgresql():
     assert sorted(kept) == [("first", "sqlite"), ("second", "postgresql")]
 
 
-def test_each_test_of_sql_runs_on_both_databases_and_its_cases_take_turns():
-    items = [
-        *(Item("single", database, folder="store") for database in DATABASES),
-        *(Item("one case", database, folder="store", case=1) for database in DATABASES),
-        *(Item("two", each, folder="store", case=case) for case in (1, 2) for each in DATABASES),
-    ]
-
-    dropped = left_out_by_turns(items)
-
-    kept = Counter(
-        (item.originalname, item.callspec.params[DATABASE]) for item in {*items} - dropped
-    )
-    assert kept == Counter(itertools.product(("single", "one case", "two"), DATABASES))
-
-
 @pytest.mark.parametrize("marker", ["each_database", "row"])
 def test_marked_test_runs_on_both_databases(marker):
     items = [Item("marked", database, marker) for database in DATABASES]
@@ -100,7 +76,7 @@ def test_marked_test_runs_on_both_databases(marker):
 def test_each_test_that_asks_which_database_it_has_is_marked():
     found = [
         f"{path.name}::{node.name}"
-        for folder in (*SQL_FOLDERS, *OTHER_FOLDERS)
+        for folder in FOLDERS
         for path in (TESTS / folder).glob("test_*.py")
         if "pytestmark = pytest.mark.each_database" not in (source := path.read_text())
         for node in ast.walk(ast.parse(source))

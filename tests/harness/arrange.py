@@ -99,7 +99,12 @@ def new_study(database: Database, **overrides: Any) -> Study:
 
 
 def created(database: Database, spec: NewStudy) -> Study:
-    """Create a study; it keeps the `ask` functions of `spec.scheduler` and `spec.resources`."""
+    """
+    Create a study.
+
+    The database does not store the functions `ask`, which call the user's code. So the returned
+    study gets those of the scheduler and the resource function of `spec`.
+    """
     study = create(database, spec)
     if getattr(spec.resources, "ask", None) is not None:
         study = replace(study, resources=spec.resources)
@@ -148,7 +153,7 @@ def register_worker(
 
 
 class SimulatedWorker:
-    """A worker without processes: it calls the operations as a supervisor would."""
+    """A worker without processes: it calls the operations as a worker would."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
 """
 Chooses the cases that the default suite runs on only one of the two databases.
 
-The tests of `SQL_FOLDERS` test the SQL, so each test runs on both databases, but its cases take
-turns: one case runs on SQLite, the next on PostgreSQL. Most tests of `OTHER_FOLDERS` test no other
-SQL, so in each file the tests take turns, too. If a test has two parameters, each value of each
-parameter meets both databases. All cases of a test with the marker `each_database` or `row` run on
-both databases. The cases of `LONG_TESTS` take turns whatever their folder and markers. The fixture
-`sqlite_alone` runs tests on SQLite only.
+The folders `store` and `operations` test the SQL on both databases, and most tests in `FOLDERS` test
+no other SQL. So the tests of a file in `FOLDERS`, and the cases of each test, take turns: one runs
+on SQLite, the next on PostgreSQL. If a test has two parameters, each value of each parameter meets
+both databases. A test with the marker `each_database` or `row` runs on both databases. The cases of
+`LONG_TESTS` take turns whatever their folder and markers. The fixture `sqlite_alone` runs tests on
+SQLite only.
 
 No case is left out if an argument of pytest names a single test, or if STUDYDB_EVERY_CASE is 1;
 `scripts/mutations` sets this variable.
@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-SQL_FOLDERS = ("operations", "properties", "store")
-OTHER_FOLDERS = ("conformance", "integrations", "worker")
+FOLDERS = ("conformance", "integrations", "worker")
 LONG_TESTS = ("test_study_machine.py",)
 """Files of long tests, whose cases take turns even if the tests have the marker `row`."""
 
@@ -67,21 +66,12 @@ def left_out_by_turns(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     seen: Seen = defaultdict(dict)
     cases = {item: case for item in items if (case := _case(item, seen)) is not None}
     dropped = left_out(cases.values())
-    kept = {(case.test, case.database) for case in {*cases.values()} - dropped}
-    return {
-        item
-        for item, case in cases.items()
-        if case in dropped and (_may_have_one_database(item) or (case.test, case.database) in kept)
-    }
-
-
-def _may_have_one_database(item: pytest.Item) -> bool:
-    return item.path.parent.name in OTHER_FOLDERS
+    return {item for item, case in cases.items() if case in dropped}
 
 
 def _may_take_turns(item: pytest.Item) -> bool:
     return item.path.name in LONG_TESTS or (
-        item.path.parent.name in (*SQL_FOLDERS, *OTHER_FOLDERS)
+        item.path.parent.name in FOLDERS
         and not any(map(item.get_closest_marker, ("each_database", "row")))
     )
 

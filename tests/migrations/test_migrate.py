@@ -113,7 +113,6 @@ def test_study_continues_with_its_next_draw_after_an_upgrade_from_the_first_revi
     assert rows(database, asked) == [(0,), (1,), (2,)]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("table", ["study", "trial", "trainable", "checkpoint", "worker"])
 def test_row_with_an_invalid_uuid_stops_the_upgrade_and_nothing_changes(
     storage_url, database, table

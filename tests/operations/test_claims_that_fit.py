@@ -433,7 +433,7 @@ def test_an_idle_worker_shows_whether_a_trial_waits_for_gpus_of_other_workers(
     assert shown == [waits]
 
 
-def test_an_idle_worker_shows_no_wait_if_its_own_trial_has_the_gpu(database):
+def test_a_worker_shows_no_wait_if_its_own_trial_has_the_gpu(database):
     study, shown = new_study(database, resources=Resources(gpus=1), num_trials=5), []
     capacity, free = read_capacity(gpus=1), [1.0]
     node = Node(

@@ -205,7 +205,6 @@ def test_rung_of_a_paused_study_does_not_close(database, study, worker):
     assert State.TERMINATED not in states_of(database, study)
 
 
-@pytest.mark.each_database
 def test_closing_waits_for_a_report_at_the_rung(database, storage_url, study, worker):
     if not database.postgresql:
         pytest.skip("SQLite has one writer at a time")
@@ -226,7 +225,6 @@ def test_closing_waits_for_a_report_at_the_rung(database, storage_url, study, wo
     assert rung_of(database, "closed_cutoff") == (0.1,)
 
 
-@pytest.mark.each_database
 def test_report_waits_only_for_reports_in_its_own_bracket(database, storage_url):
     if not database.postgresql:
         pytest.skip("SQLite has one writer at a time")
@@ -445,7 +443,6 @@ def test_rung_is_over_only_when_no_trial_waits(database, study, worker):
     assert rung_of(database, "is_over") in ((True,), (1,))
 
 
-@pytest.mark.each_database
 def test_rung_is_not_over_if_a_trial_pauses_there_while_trials_are_given_up(
     database, storage_url, study, worker
 ):

@@ -373,7 +373,6 @@ def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
         HeldAttempt(database, study, run.claimed)
 
 
-@pytest.mark.each_database
 def test_trials_that_report_at_the_same_time_are_judged_one_after_another(database):
     """
     Each trial enters the rung once.

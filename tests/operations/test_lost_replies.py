@@ -59,7 +59,6 @@ def test_resend_gives_the_stored_answer_and_changes_nothing(database, each_opera
             assert dump(database) == after
 
 
-@pytest.mark.each_database
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
 def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, nth):

@@ -94,7 +94,6 @@ class ClosesAll(OneRung):
 # --- a new trial only if the scheduler says so
 
 
-@pytest.mark.each_database
 def test_worker_makes_no_trial_if_the_trials_that_the_scheduler_chooses_cannot_be_promoted(
     database, storage_url
 ):

@@ -194,7 +194,6 @@ def test_concurrent_operations_have_the_effect_of_a_serial_order(stage, plan):
         run_concurrently(stage, plan, seed)
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plan", PLANS_WITH_LIMITS, ids=" ".join)
 def test_concurrent_operations_in_a_study_with_limits_have_the_effect_of_a_serial_order(
     stage, plan

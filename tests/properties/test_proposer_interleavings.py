@@ -85,7 +85,6 @@ PLANS = [
 ]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("names", PLANS, ids=" ".join)
 def test_proposals_are_unique_without_gaps_and_within_the_budget(stage, names):
     database, interleaver = stage

@@ -144,7 +144,6 @@ ACROSS = [
 ]
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plan", ACROSS, ids=" + ".join)
 def test_checkpoint_from_which_another_study_began_a_trial_is_not_removed(stage, plan):
     database, interleaver = stage

@@ -106,7 +106,6 @@ PLANS = [
 ]
 
 
-@pytest.mark.sampled(3)
 @pytest.mark.parametrize("names", PLANS, ids=" ".join)
 def test_each_draw_has_one_trial_whatever_the_trial_asks_for(stage, names):
     database, interleaver = stage

@@ -419,7 +419,6 @@ def test_enqueued_trials_are_not_read_to_tell_a_scheduler_which_trials_are_under
     assert n_read == 1 + 3
 
 
-@pytest.mark.each_database
 @pytest.mark.parametrize("read", [promotions.Queues, closings.lock_closed])
 def test_entries_that_wait_are_read_by_the_index_of_waiting_entries_and_not_by_the_primary_key(
     database, study, read
