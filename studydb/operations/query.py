@@ -50,14 +50,18 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
 
     Raises:
         UsageError: The first word is not a reading verb, or the database refuses the statement.
-        StorageTransient: The database did not answer.
+        StorageTransient: A fault that will pass, for example that the database did not answer.
     """
     verb = _verb(sql)
     if verb not in READING_VERBS:
-        begins = f"not {verb[:40]!r}" if verb else "after comments that end and are not nested"
+        found = (
+            f", not {verb[:40]!r}."
+            if verb
+            else ". Comments before it must be closed and not nested."
+        )
         raise UsageError(
             "`studydb query` only reads: give one statement that begins with "
-            f"{', '.join(READING_VERBS)}, {begins}."
+            f"{', '.join(READING_VERBS[:-1])} or {READING_VERBS[-1]}{found}"
         )
     with database.begin(write=False) as txn:
         try:
@@ -71,6 +75,7 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
 
 def _is_transient(error: Exception, database: Database) -> bool:
     translated = faults.translate(error, url=database.url)
-    # PostgreSQL refuses a write in a READ ONLY transaction with the error of a standby. That error
-    # is transient, because a standby may accept writes later. Here a retry never helps.
+    # PostgreSQL raises the same error for a write in a READ ONLY transaction and for a write on a
+    # standby. It counts as transient, because a standby may accept writes later. Here a retry never
+    # helps.
     return isinstance(translated, StorageTransient) and "read-only" not in str(error)

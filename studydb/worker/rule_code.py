@@ -52,10 +52,10 @@ def trusted_rules(
     Check that the code of a study's custom stop rules may run here, and describe its import.
 
     Args:
-        options: The options of the worker; None in a process that is no worker. The code is
-            searched first in `workdir`, or without a `workdir` in the current directory. Signed
-            code is searched next in the directory that was stored with it. Unsigned code must be
-            allowed by `allow_imports`; without options, only signed code may run.
+        options: The options of the worker; None in a process that is no worker. Python looks for
+            the code first in `workdir` (without one, in the current directory), and for signed code
+            next in the directory that was stored with it. Unsigned code must be allowed by
+            `allow_imports`; without options, only signed code may run.
 
     Returns:
         The code in the order of `custom_rules(study.rules)`.

@@ -28,12 +28,12 @@ REQUESTS: dict[str, dict[str, float]] = {
     "licence=1": {"licence": 1},
     "gpus=3": {"gpus": 3},
 }
-"""Requests for resources by their texts; the last request fits no worker of a walk."""
+"""Requests for resources by their texts; no worker of a `RandomWalk` offers the three GPUs."""
 
 CLAIM_S = 2.5
 """
-How far a worker's clock advances at each claim. The claim then reads the queues again, and scans
-the whole queue, because `READ_AGAIN_S` and `RESUME_SCAN_S` are shorter.
+How far the clock of a worker with an offer advances at each claim. The claim then reads the queues
+again, and scans the whole queue, because `READ_AGAIN_S` and `RESUME_SCAN_S` are shorter.
 """
 
 RESERVE_AFTER_S = 10.0
@@ -41,7 +41,12 @@ RETRY_S = 5.0
 
 
 class Passed(NamedTuple):
-    """The first trial that an idle worker could run. The trial has not fitted since `since_s`."""
+    """
+    The first runnable trial that the worker could run if it ran nothing else.
+
+    Attributes:
+        since_s: When the worker first found that the trial does not fit beside its running trials.
+    """
 
     number: int
     asks: str

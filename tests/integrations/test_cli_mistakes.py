@@ -279,7 +279,11 @@ REFUSED = [
     (("query", "SELECT nope FROM v_trial"), 2, "The database refuses the query: "),
     (("query", "SELECT * FROM nope"), 2, "The database refuses the query: "),
     (("query", "SELECT FROM FROM"), 2, "syntax error"),
-    (("query", "SELEKT 1"), 2, "begins with SELECT, WITH, VALUES, TABLE, SHOW, EXPLAIN, not 'SEL"),
+    (
+        ("query", "SELEKT 1"),
+        2,
+        "begins with SELECT, WITH, VALUES, TABLE, SHOW or EXPLAIN, not 'SEL",
+    ),
     (("query", "DELETE FROM trial"), 2, "`studydb query` only reads"),
     (("query", "DROP TABLE trial"), 2, "`studydb query` only reads"),
     (("query", "UPDATE trial SET state = 'ERROR'"), 2, "`studydb query` only reads"),
