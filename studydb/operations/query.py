@@ -54,14 +54,10 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
     """
     verb = _verb(sql)
     if verb not in READING_VERBS:
-        found = (
-            f", not {verb[:40]!r}."
-            if verb
-            else ". Comments before it must be closed and not nested."
-        )
+        found = f", not {verb[:40]!r}" if verb else "; close comments before it, and nest none"
         raise UsageError(
             "`studydb query` only reads: give one statement that begins with "
-            f"{', '.join(READING_VERBS[:-1])} or {READING_VERBS[-1]}{found}"
+            f"{', '.join(READING_VERBS[:-1])} or {READING_VERBS[-1]}{found}."
         )
     with database.begin(write=False) as txn:
         try:

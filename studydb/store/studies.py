@@ -324,17 +324,13 @@ def _rule_code(txn: Txn, study_id: int, rules: Sequence[Rule]) -> tuple[Trainabl
 def _scheduler_code(txn: Txn, study_id: int, scheduler: Scheduler) -> Trainable | None:
     if not isinstance(scheduler, UserScheduler):
         return None
-    return next(
-        iter(trainables.with_role(txn, study_id=study_id, role=TrainableRole.SCHEDULER)), None
-    )
+    return trainables.first(txn, study_id=study_id, role=TrainableRole.SCHEDULER)
 
 
 def _request_code(txn: Txn, study_id: int, requested: Requested | None) -> Trainable | None:
     if not isinstance(requested, ResourceFunction):
         return None
-    return next(
-        iter(trainables.with_role(txn, study_id=study_id, role=TrainableRole.RESOURCES)), None
-    )
+    return trainables.first(txn, study_id=study_id, role=TrainableRole.RESOURCES)
 
 
 def names(txn: Txn) -> list[str]:

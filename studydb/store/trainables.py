@@ -84,6 +84,11 @@ def newest(txn: Txn, *, study_id: int) -> Trainable | None:
     return next(reversed(with_role(txn, study_id=study_id, role=TrainableRole.TRAINABLE)), None)
 
 
+def first(txn: Txn, *, study_id: int, role: TrainableRole) -> Trainable | None:
+    """Read the user's code with this role that was stored first; None if there is none."""
+    return next(iter(with_role(txn, study_id=study_id, role=role)), None)
+
+
 def with_role(txn: Txn, *, study_id: int, role: TrainableRole) -> tuple[Trainable, ...]:
     """Read the user's code with this role, in the order of its creation, with its signatures."""
     rows = txn.all(_WITH_SIGNATURES, study=study_id, of_role=role)

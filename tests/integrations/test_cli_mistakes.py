@@ -284,6 +284,7 @@ REFUSED = [
         2,
         "begins with SELECT, WITH, VALUES, TABLE, SHOW or EXPLAIN, not 'SEL",
     ),
+    (("query", "/* open SELECT 1"), 2, "or EXPLAIN; close comments before it, and nest none."),
     (("query", "DELETE FROM trial"), 2, "`studydb query` only reads"),
     (("query", "DROP TABLE trial"), 2, "`studydb query` only reads"),
     (("query", "UPDATE trial SET state = 'ERROR'"), 2, "`studydb query` only reads"),
