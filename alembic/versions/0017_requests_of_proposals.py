@@ -1,7 +1,8 @@
 """
 Store the resource class of each proposal; add columns about resources to `v_trial` and `v_worker`.
 
-The columns show the resources that trials ask for, and those that workers offer and use.
+The columns show the resources that trials ask for, those that workers offer and use, and the trial
+for which a worker keeps its resources free.
 """
 
 import sqlalchemy as sa

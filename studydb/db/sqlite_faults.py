@@ -22,7 +22,7 @@ def translate(  # noqa: PLR0911  one line per error
         case sqlite3.SQLITE_CANTOPEN:
             return StorageMissing(f"{url} cannot be opened. Check the path and its rights.")
         case sqlite3.SQLITE_FULL | sqlite3.SQLITE_IOERR:
-            return StorageBusy(f"{url} cannot be written: {text}. Is the disk full?")
+            return StorageBusy(f"{url} cannot be read or written: {text}. Is the disk full?")
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return StorageError(f"{url} is not an SQLite database, or it is damaged: {text}.")
     if "no such table" in text:

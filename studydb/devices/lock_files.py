@@ -132,7 +132,7 @@ class LockFile:
 
     def lock(self, size: int) -> bool:
         """
-        Lock `size` free bytes, in the caller's `turn`.
+        Lock `size` free bytes. Call this only within a `turn`.
 
         Returns:
             False if fewer bytes are free; the bytes locked by this call stay locked until `close`.
@@ -149,7 +149,7 @@ class LockFile:
         return self._set(fcntl.F_RDLCK, 0, WHOLE)
 
     def try_turn(self) -> bool:
-        """Take the turn by a lock of one byte; return False if another worker has the turn."""
+        """Take the turn by a lock of one byte; return False if another `LockFile` has the turn."""
         return self._set(fcntl.F_WRLCK, WHOLE, 1)
 
     def show_wait(self) -> bool:
@@ -172,7 +172,7 @@ class LockFile:
         request = _LOCK.pack(kind, os.SEEK_SET, start, length, 0)
         try:
             return _LOCK.unpack(fcntl.fcntl(self.descriptor, command, request))
-        except (BlockingIOError, PermissionError):  # another process has the lock
+        except (BlockingIOError, PermissionError):  # another `LockFile` has the lock
             raise
         except OSError as cause:
             raise HostError(
@@ -184,12 +184,12 @@ class LockFile:
 @contextmanager
 def turn(directory: Path) -> Iterator[bool]:
     """
-    Have other workers wait while this worker finds the free devices and locks some of them.
+    Have other slots wait, also those of other workers, while this slot locks some free devices.
 
-    Without turns, two workers that want two devices each could get one each, and both would fail.
+    Without turns, two slots that want two devices each could get one each, and both would fail.
 
     Yields:
-        Whether this worker has the turn. False if another worker, which may be suspended, keeps
+        Whether this slot has the turn. False if another slot, whose worker may be suspended, keeps
         the turn for more than a second.
     """
     file = LockFile(directory, "turn")

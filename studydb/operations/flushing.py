@@ -292,8 +292,9 @@ def _ask_scheduler(
     """
     Judge a result that is due.
 
-    A scheduler in the user's code was asked before this transaction. Other trials may have entered
-    the rungs since. So the answer is valid only if the question is still the same under the locks.
+    `batch.answers` holds what a scheduler in the user's code has answered before this transaction.
+    Other trials may have entered the rungs since. So an answer is valid only if the question is
+    still the same under the locks.
     """
     oriented = study.objective.score(result.value)
     seed = trial_seed(study.seed, lease.number)

@@ -215,19 +215,19 @@ _UNDERWAY_ELSEWHERE = Prepared(
 Reads trials that this worker cannot start now, but that would fit a live worker if nothing ran on
 it: at most `most` PENDING trials, and one trial of each closed rung that has kept such trials. A
 later rung must not close before these trials have reached it; one trial is enough to keep it open.
-The PENDING trials are read in the order of the index `trial_claim`. Without an order, PostgreSQL
-would read the study's trials until it has found `most`.
+The PENDING trials are read in the order of the index `trial_claim`, which has only PENDING trials.
+Without an order, PostgreSQL would not use this index, and would read trials of all states.
 """
 
 MOST_ELSEWHERE = 1000
 """
-How many PENDING trials that fit other workers are read, over all classes: as many as
-`set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, to read 1,000 trials takes
+How many trials that this worker cannot start now are taken into account, over all classes: as many
+as `set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, to read 1,000 trials takes
 1.7 ms on PostgreSQL and 1.9 ms on SQLite; to read all 64,000 takes 120 ms and 180 ms.
 
-If there are more than 1,000, some are not read, and they may belong to any bracket. So every
-bracket is treated as if it had one more trial, at step 0; no rung then closes too early. Other
-workers claim the trials that are not read, so a rung waits only while those workers are busy.
+If there are more, some may not be read, and they may belong to any bracket. So every bracket is
+treated as if it had one more trial, at step 0; no rung then closes too early. The workers that the
+other trials fit will claim them, so a rung waits only while those workers are busy.
 """
 
 _rung = (

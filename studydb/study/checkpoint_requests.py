@@ -51,7 +51,7 @@ class CheckpointRequests:
     @suggesting_keywords
     def gc(self, *, dry_run: bool = False) -> Collected:
         """
-        Delete checkpoints that are no longer kept, and what crashes or a failing store have left.
+        Delete checkpoints that are no longer kept, and bytes left by crashes or a failing store.
 
         This method deletes three things: checkpoints without a pin that the study's `keep` does not
         keep; bytes of checkpoints that were removed earlier; and uploads that were cut off. If the

@@ -101,7 +101,8 @@ def simulate(
             other trial has.
         curves: A study, of which only the trials that were trained to their end are used; or what
             `read_curves` takes: a `RecordedCurves`; the path of a JSON file; a list with a list of
-            values or a dict for each configuration; or a dict from tuples of pairs to values.
+            values or a dict for each configuration; or a dict whose keys are params as tuples of
+            pairs, such as `(("lr", 0.1), ("width", 64))`, and whose values are lists of values.
         workers: How many simulated workers train at the same time.
         seed: Determines the order of the curves, the study's seed, and the kills.
         options: Limits, times and kills; see `SimulationOptions`.
@@ -190,7 +191,7 @@ def _probability(name: str, value: Any) -> float:
 
 def _created(database: Database, new: NewStudy) -> Record:
     """
-    Create the study, even if its scheduler or searcher is not in `BY_NAME`.
+    Create the study, even if its scheduler is not in `SCHEDULERS` or its searcher in `SEARCHERS`.
 
     In the study's row, `FIFO` or `RandomSearch` replaces such a scheduler or searcher. The
     simulated workers use the scheduler and the searcher of `new`.

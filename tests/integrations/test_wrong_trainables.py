@@ -37,7 +37,7 @@ WRONG = {
             "Convert the line ends",
         ),
     ),
-    "program with Windows line ends that env starts": (
+    "program that env starts, with Windows line ends": (
         ("--", "./crlf.py"),
         ("has Windows line ends", "'/usr/bin/env python3\\r'"),
     ),

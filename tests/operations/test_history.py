@@ -1,4 +1,8 @@
-"""Each read of a history gives what changed since the last read; replicates are one observation."""
+"""
+Each read of a history gives what changed since the last read.
+
+The trials of one configuration (replicates) are one observation, with the mean of their values.
+"""
 
 import pytest
 from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_study

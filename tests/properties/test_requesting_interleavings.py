@@ -1,7 +1,8 @@
 """
 Asks, proposals, enqueues and calls of `leave_draw`, interleaved statement by statement.
 
-`leave_draw` leaves a draw to other workers. A function says what trials ask for.
+`leave_draw` leaves a draw to other workers. A resource function says which resources each trial
+asks for.
 
 In any schedule there is no deadlock, no draw has two trials, no draw is lost, no worker gets a
 trial that does not fit it, and the trials of a study ask for at most 64 different sets of

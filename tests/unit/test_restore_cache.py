@@ -293,7 +293,7 @@ def test_directory_is_restored_with_its_own_empty_directories(cache, remote, tmp
     assert [(path / "logs").is_dir() for path in found] == [True, False, True]
 
 
-def test_directory_whose_row_has_another_size_is_not_kept(cache, remote, tmp_path):
+def test_directory_whose_size_differs_from_its_checkpoints_row_is_not_kept(cache, remote, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights").write_bytes(b"x" * 3_000)
     restore = saved(remote, tmp_path / "model")

@@ -26,7 +26,7 @@ def kept(keep, *values, objective=LOSS, steps=None):
 
 
 @pytest.mark.parametrize("last", [1, 2])
-def test_newest_two_are_always_kept(last):
+def test_newest_two_are_kept_even_with_last_1(last):
     assert kept(Keep(last=last), 1, 2, 3, 4) == [3, 4]
     assert kept(Keep(last=last), 1) == [1]
 

@@ -39,7 +39,7 @@ COMMANDS = {
 
 def write_digits(folder):
     """Write a line for each image: the digit, and the brightness, 0 to 1, of 16 squares."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  so that one test process imports it
+    from sklearn.datasets import load_digits  # noqa: PLC0415  takes a second
 
     images, digits = load_digits(return_X_y=True)
     squares = images[:IMAGES].reshape(-1, 4, 2, 4, 2).mean(axis=(2, 4)).reshape(IMAGES, 16) / 16
