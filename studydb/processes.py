@@ -30,7 +30,8 @@ IMPORT_STUDYDB = (
     "sys.path.insert(0, sys.argv[1]); import studydb; sys.path.append(sys.path.pop(0)); "
 )
 """
-The first code that a new process of studydb runs; it gets the folder of this studydb as argument.
+Code by which a new process imports studydb. The process's first argument is the folder of this
+studydb.
 
 The folder is first on `sys.path` during the import, so that no other installed studydb is imported.
 Then it is moved to the end of `sys.path`, so that no file in it hides a module of Python.
@@ -254,8 +255,8 @@ def die_with_parent(number: int, parent_pid: int) -> None:
     Have Linux send signal `number` to this process when its parent dies.
 
     If the parent is no longer `parent_pid`, the process `parent_pid` has died already, and the
-    signal is sent now. On systems other than Linux the caller must notice the parent's death: the
-    parent's socket is closed.
+    signal is sent now. On systems other than Linux the caller must notice the parent's death by
+    itself, from the closed socket of the parent.
     """
     if sys.platform == "linux":
         _prctl(_SET_PARENT_DEATH_SIGNAL, number)

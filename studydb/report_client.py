@@ -33,7 +33,8 @@ def exchange(message: str) -> "dict[str, Any]":
     """
     Send a report in JSON, and wait for the answer.
 
-    If a report is judged or saves a checkpoint, the report is stored before it is answered.
+    If a report is judged, or saves a checkpoint to a directory or the database, the report is
+    stored before it is answered.
 
     Returns:
         {"go": True}; {"go": False, "why": …}; or {"error": …, "type": …} for a refused report.

@@ -182,7 +182,7 @@ class Key:
 
 
 class Keyring(Struct, frozen=True):
-    """The keys of this user: `sign` chooses one, and `verify` accepts signatures by all of them."""
+    """The keys of this user: `sign` chooses one, and `verify` accepts signatures by any of them."""
 
     keys: tuple[Key, ...]
     path: Path

@@ -1,5 +1,5 @@
 """
-Temporary directories. If the process that made a directory is killed, a later process removes it.
+Temporary directories. A later process removes a directory whose process was killed.
 
 A process locks its directory. However the process ends, the kernel then frees the lock, so no
 living process uses a directory that can be locked. The directory's name has a hash of the host's

@@ -23,7 +23,7 @@ fi
 study=$1
 shift
 
-# The trap is set before the worker starts, so that no signal is missed.
+# The trap is set first, so that no signal ends this shell and leaves the worker running.
 trap 'interrupted=yes; [ -z "${!:-}" ] || kill -TERM "$!" 2>/dev/null' TERM USR1 USR2
 studydb worker --study "$study" "$@" &
 worker=$!

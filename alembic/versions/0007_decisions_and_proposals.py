@@ -1,7 +1,7 @@
 """
 Add what schedulers, searchers, checkpoints and resources will need, while tables are small.
 
-Later revisions only add columns and tables, so that workers of the previous version can go on.
+Later revisions only add to the schema, so that workers of the previous version can go on.
 Revision 0006 was withdrawn, and its number is not used again; a database at 0006 is refused.
 """
 

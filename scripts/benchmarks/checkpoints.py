@@ -175,7 +175,7 @@ def _memory(url: str, source: Path, folder: Path) -> dict[str, Any]:
 
 
 def _peak_until(worker: WorkerProcess, mark: Path) -> float:
-    """Return the peak of the summed memory (MB) of `_processes` until `mark` exists; delete it."""
+    """Return the peak of `_processes`' summed memory (MB) until `mark` exists; delete `mark`."""
     peak_bytes, deadline_s = 0, time.monotonic() + RUN_TIMEOUT_S
     while not mark.exists() or not peak_bytes:
         assert time.monotonic() < deadline_s, worker.output()

@@ -50,7 +50,7 @@ class Client:
         """
         The operations by name.
 
-        Two calls are not timed: the ask that makes a trial for a report, and the finish after it.
+        Two calls are not timed: the ask that makes a trial for a report, and each trial's finish.
         """
         return {
             "claim": Operation(self.claim, after=self.finish),

@@ -37,7 +37,10 @@ OURS, RAW = "studydb", "raw, 4 calls"
 DATABASES = {OURS: "ours", RAW: "raw"}
 
 REPORTS_PER_S = 600
-"""How many RUNNING trials are made per client and second of a slice; a client reports fewer."""
+"""
+How many RUNNING trials are made per client and second of a slice. Each report takes one of them,
+and a client makes fewer reports in a second.
+"""
 
 
 SCHEDULERS = ("stopping", "promotion", "median", "hyperband")

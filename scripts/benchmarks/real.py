@@ -113,7 +113,7 @@ def _compare(
 
 
 def _rates(trials: int, document: Any) -> dict[str, float]:
-    """The rate of studydb. The tree and the commit run the same versions of the other tools."""
+    """The rate of studydb alone: tree and commit run the same versions of the other tools."""
     return {"studydb": trials / document["studydb"][0]["times"]["run"]}
 
 

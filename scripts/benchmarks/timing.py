@@ -119,7 +119,7 @@ def show(timings: Timings, *, as_json: bool) -> None:
     if as_json:
         output.show_json(_as_json(timings))
         return
-    note = "Medians of slices that took turns."
+    note = "Medians of slices; the columns took turns call by call."
     output.show_tables(_table(timings), note=note, conditions=timings.conditions)
 
 

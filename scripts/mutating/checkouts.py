@@ -15,8 +15,8 @@ from mutating.guards import ROOT, Guard
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
 TIMEOUT_S = 3600.0
 """
-The limit for one run of pytest. The longest runs are the first, which has the first tests of many
-guards, and runs of a whole file.
+The limit for one run of pytest. The longest runs are those of whole files, and those before the
+first removal, which have the first tests of many guards.
 """
 
 WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -26,7 +26,10 @@ would compile changed files and tests again.
 """
 
 EVERY_CASE = "STUDYDB_EVERY_CASE"
-"""With the value 1 no test or case is left out: some guards are needed in only a few cases."""
+"""
+With the value 1 all tests and cases run, except the groups bench, gpu and oracle. Some guards are
+needed in only a few cases.
+"""
 
 FAILED = 1
 """The exit code of pytest when tests have failed."""

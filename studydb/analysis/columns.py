@@ -1,8 +1,8 @@
 """
 Columns of a data frame that are filled page by page.
 
-Numbers are kept in numpy arrays: a Python float takes 32 bytes, a double in an array 8. A frame of
-500,000 results with ten columns takes less than 300 MB.
+Numbers are kept in numpy arrays: a Python float in a list takes 32 bytes, a double in an array 8. A
+frame of 500,000 results with ten columns takes less than 300 MB.
 """
 
 from collections.abc import Sequence

@@ -73,9 +73,9 @@ class Curve(Struct, frozen=True):
 
         Raises:
             InvalidSpec: There is no value; a value is not a number, or is too large for a double;
-                `step_s` is not a finite number of at least 0; `steps` does not have one step per
-                value, each above 0 and above the step before; or `params` is neither a mapping nor
-                pairs.
+                `step_s` is not a finite number of at least 0; the number of `steps` is not the
+                number of values; the steps are not ascending integers of 1 or more; or `params` is
+                neither a mapping nor pairs.
         """
         numbers = _listed(values, subject)
         if not numbers or not all(map(is_number, numbers)):

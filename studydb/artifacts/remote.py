@@ -277,7 +277,12 @@ class RemoteStore:
         return self._move_files(self._upload_file, files, targets)
 
     def _move_files(self, move: Callable[..., _Moved], *arguments: Sequence[Any]) -> list[_Moved]:
-        """Send or fetch a few files at a time; after an error no further file is begun."""
+        """
+        Send or fetch a few files at a time.
+
+        The results are read in the order of the files. Once an error is read, no further file is
+        begun.
+        """
         n_threads = 1 if self._scheme.renames else _FILES_AT_A_TIME  # SFTP has one connection
         pool = ThreadPoolExecutor(n_threads, thread_name_prefix="studydb-files")
         try:

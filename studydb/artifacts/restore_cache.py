@@ -40,7 +40,7 @@ def open_cache(limit_bytes: int) -> "RestoreCache | None":
     Return this user's cache.
 
     Returns:
-        None if `limit_bytes` is 0, the user has no home directory, or `cache_fault` finds a fault.
+        None if `limit_bytes` is 0, `cache_folder` knows no folder, or `cache_fault` finds a fault.
     """
     if limit_bytes <= 0 or cache_fault() is not None:
         return None
@@ -93,14 +93,14 @@ class RestoreCache:
     because the digest covers only files: two directories that differ in an empty directory have the
     same digest.
 
-    An entry is a file for a dict, and a directory for a directory. It is written under a temporary
-    name and then renamed, so it is whole. Each use compares the bytes with the digest in the signed
-    row while they are copied, so a process that can write to the folder cannot change the bytes
-    that a trial restores. To make room, the entry that was used least recently is removed first. A
-    removal begins by renaming the entry, so a process that is copying this entry finds the next
-    file missing, and reads the store instead. No error of the cache ends a save or a restore. Only
-    files and directories with names that the cache gives are removed, because the folder may hold
-    other files.
+    The entry of a dict is a file, and that of a directory is a directory. An entry is written under
+    a temporary name and then renamed, so it is whole. Each use compares the bytes with the digest
+    in the signed row while they are copied, so a process that can write to the folder cannot change
+    the bytes that a trial restores. To make room, the entry that was used least recently is removed
+    first. A removal begins by renaming the entry, so a process that is copying this entry finds the
+    next file missing, and reads the store instead. No error of the cache ends a save or a restore.
+    Only files and directories with names that the cache gives are removed, because the folder may
+    hold other files.
 
     Args:
         limit_bytes: The entries together have at most this many bytes.

@@ -34,7 +34,7 @@ def sign_checkpoint(
 
     Args:
         trainable: The study's trainable. A key that signed it is preferred, because other workers
-            of the study have this key.
+            of the study usually have this key.
         trial_id: The trial's id; 0 if the trial has no row yet.
 
     Raises:

@@ -91,7 +91,7 @@ class Imported(NamedTuple):
 
 
 def main(channel: Channel) -> None:
-    """Run the attempts that this process gets, the first over the channel; then end the process."""
+    """Run the attempt that comes over the channel, and any that follow; then end the process."""
     prepare_streams()
     end_with(serve, channel)
 

@@ -25,7 +25,7 @@ def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage:
     """
     Pin a checkpoint of trial TRIAL of study NAME, so that it is kept until the pin is removed.
 
-    A pinned checkpoint is removed only with its study, or if its bytes are corrupt.
+    A pinned checkpoint is deleted only with its study. No trial restores a corrupt checkpoint.
     """
     with opened_study(storage, name) as study:
         steps = study.pin(trial, step=step, remove=remove)

@@ -230,7 +230,7 @@ def _narrowed(widths: Mapping[str, int], line_width: int) -> dict[str, int]:
 def _widened(
     widths: Mapping[str, int], longest: Mapping[str, int], line_width: int
 ) -> dict[str, int]:
-    """Give a line's free width to columns that are narrower than a cell, leftmost columns first."""
+    """Give a line's free width, from the left, to columns narrower than their longest text."""
     free_width = line_width - sum(width + 2 for width in widths.values())
     widened = dict(widths)
     for name, width in widths.items():

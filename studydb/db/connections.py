@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 WAIT_S = 30.0
 FORK_WAIT_S = 10.0
 """
-The longest time that a fork waits for the lock of a pool, and then for the transactions of other
-threads; most take milliseconds.
+The longest time that a fork waits for the lock of a pool. The fork then waits at most as long for
+the transactions of other threads; most transactions take milliseconds.
 """
 
 REPEAT_S = 0.05
@@ -217,7 +217,7 @@ class Connections:
             self._given_back.notify_all()
 
     def close(self) -> None:
-        """Close all connections; one that another thread uses is closed when it is given back."""
+        """Close all connections; one that is in use is closed when it is given back."""
         with self._lock:
             free, self._free = self._free, []
             self._n_closed += 1

@@ -1,9 +1,9 @@
 """
 Roles on PostgreSQL: the rights that an owner, a worker and a viewer need.
 
-A worker cannot change the schema; a study's specs, trainable and signatures; a trial's params; or a
-stored result. It can claim and end any trial, pause and stop a study, report false values, and
-delete rows of checkpoints, proposals, pins and uploads.
+A worker cannot change the schema, a stored result, a trial's params, or the specs, the trainable
+and the signatures of a study. It can claim and end any trial, pause and stop a study, report false
+values, and delete rows of checkpoints, proposals, pins and uploads.
 """
 
 # ruff: noqa: S608  this file quotes names and texts

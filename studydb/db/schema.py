@@ -259,7 +259,7 @@ begins.
 `has_tags` is true if the trial has or has had tags; if it is NULL, a claim reads no tags.
 `request_now` says that a request to stop is carried out without the worker's grace. `running_s` is
 the running time of all attempts up to `running_until`; both are written only if the study limits
-this time.
+the running time of each trial or of all trials together.
 
 Not used yet: `generation`, the number of intervals that a member of a population has run;
 `replicate_of`, the trial that this trial repeats; `feasible`, whether the trial keeps the study's
@@ -370,7 +370,8 @@ nor the quota removes a checkpoint with `pins` above 0.
 
 All rows fulfil the condition `study_id > 0` of the index `checkpoint_kept`. Only queries of all
 checkpoints of a study contain this condition, so PostgreSQL uses the index for these queries alone.
-Without the condition, it would also read the whole index for the checkpoints of one trial.
+If the index had no such condition, PostgreSQL would also read the whole index for the checkpoints
+of one trial.
 """
 
 add_checks(checkpoint, uuid=UUID)
@@ -401,7 +402,7 @@ upload = table_with_id(
     required("started_at", UtcDateTime),
 )
 """
-The uuid of a checkpoint whose bytes may exist in a store, although the checkpoint's row does not.
+The uuid of a checkpoint whose bytes may be in a store, although the checkpoint has no row.
 The upload's row is inserted before the first byte is written. The transaction that inserts the
 checkpoint's row deletes the upload's row. If no process will finish the upload, the bytes are
 deleted first, and then the upload's row.

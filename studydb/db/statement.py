@@ -97,7 +97,8 @@ class Compiled:
         """
         The SQL with PostgreSQL's $1, $2, …, and the names of the binds in that order.
 
-        If psycopg got named binds, it would translate them and encode the text at each execution.
+        If psycopg got a text with named binds, it would encode the text and put the binds in order
+        at each execution.
         """
         names = tuple(dict.fromkeys(BIND.findall(self.sql)))
         numbers = {name: f"${number}" for number, name in enumerate(names, 1)}

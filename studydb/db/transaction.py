@@ -55,7 +55,7 @@ class Txn:
             cursor: A cursor of the connection; no other thread uses it during the transaction.
             prepare: The argument `prepare` of psycopg's `execute`.
             durable: Whether the commit waits for the disk.
-            single: Whether the driver commits each statement; then only one statement may run.
+            single: Whether the server commits each statement; then only one statement may run.
             sync: Waits for the answers to all that was sent through a pipeline. Until then the
                 server does not count the client as idle, so the idle timeout does not start.
         """
@@ -81,9 +81,10 @@ class Txn:
     @property
     def now(self) -> datetime:
         """
-        The time by the server's clock, on SQLite this host's, or an injected clock; read only once.
+        The time by the server's clock (on SQLite, this host's clock) or by an injected clock.
 
-        A statement gets the time by `db.dialect.now()`, without a read of this property.
+        The clock is read only once. A statement gets the time by `db.dialect.now()`, without a read
+        of this property.
         """
         if self._now is None:
             self._now = self.all(_READ_NOW)[0].now

@@ -105,9 +105,9 @@ class TransactionBlock:
 
         Returns:
             A function that waits for the answers to all that was sent through the pipeline;
-            `no_pipeline` if the transaction uses no pipeline. If a client froze before such a wait,
-            the server would count the client as sending, not as idle, and the client would keep its
-            locks.
+            `no_pipeline` if the transaction uses no pipeline. Until such a wait, the server counts
+            the client as sending, not as idle. If the client froze then, the timeout for idle
+            clients would not end its transaction.
         """
         if self._single or not self._write or not self._database.postgresql:
             return no_pipeline

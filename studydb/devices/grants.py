@@ -93,7 +93,8 @@ class DeviceGrant:
         """
         Return the card and the pid of each process that `nvidia-smi` lists on the trial's cards.
 
-        Only processes of the trial count, and processes that have ended but are still listed.
+        Only processes in a session of the trial count, and all processes that have ended but are
+        still listed.
         """
         return tuple(
             (card, pid)
@@ -179,8 +180,8 @@ class Devices:
                 the worker hands out no devices, the trial sees what the worker sees.
 
         Returns:
-            None if the devices are not free now, if another worker takes devices at the moment, or
-            if the trial asks for devices and the worker hands out none.
+            None if the devices are not free now, if another slot, also of another worker, takes
+            devices at the moment, or if the trial asks for devices and the worker hands out none.
 
         Raises:
             HostError: A lock file cannot be used any more, or no more files can be opened.

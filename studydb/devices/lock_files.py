@@ -32,7 +32,7 @@ _WAITING = WHOLE + 1
 """The byte of a device's file on which each worker that waits for the device has a shared lock."""
 
 TURN_S = 1.0
-"""The longest wait while another worker takes devices; taking devices needs milliseconds."""
+"""The longest wait while another slot takes devices; taking devices needs milliseconds."""
 
 MORE_FILES = "Raise the limit of open files (`ulimit -n`), or give the worker fewer slots."
 

@@ -7,7 +7,7 @@ from typing import Any
 from studydb.domain.errors import InvalidSpec
 
 LARGEST = 2**62
-"""The largest integer that an argument may be, so that a database can store a sum of two."""
+"""The largest integer that an argument may be; a database can store a sum of two smaller ones."""
 
 LARGEST_32 = 2**31 - 1
 """The largest integer in a column of 32 bits."""

@@ -34,7 +34,9 @@ class CostLimit(NamedTuple):
 
 class LimitOptions(TypedDict, total=False):
     """
-    The arguments of `create_study` and `Study.set` that limit a study; None for no limit.
+    The arguments of `create_study` and `Study.set` that limit a study.
+
+    In `create_study`, None means no limit; `Study.set` cannot remove a limit.
 
     The study stops itself at each limit except `trial_time_limit_s`, which stops only the trial. A
     time is a number of seconds or a text, such as "90s", "10m" or "2h".
@@ -124,7 +126,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     def reached(self, spent: Spending, *, age_s: float) -> str | None:
         """
-        Say which limit of the study is reached; if several are, name the first of the fields.
+        Say which limit of the study is reached; if several are, the one whose field comes first.
 
         Args:
             age_s: Seconds since the study's first worker started.

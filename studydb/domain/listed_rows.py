@@ -294,7 +294,7 @@ class ListedCheckpoint(NamedTuple):
 
 class CheckpointSizes(NamedTuple):
     """
-    The number and the total size of the kept checkpoints of some trials that one host has saved.
+    How many of some trials' kept checkpoints one host has saved, and their total size.
 
     There is a row for each host, and a separate row for the checkpoints that people have uploaded.
 

@@ -349,7 +349,7 @@ class Worker(Struct, frozen=True):
 
 class LastError(Struct, frozen=True):
     """
-    The error of a study's newest attempt that has failed, or was lost with a known cause.
+    The error of the attempt of a study that last failed, or was lost with a known cause.
 
     Only the study's newest 2,000 events are searched.
     """

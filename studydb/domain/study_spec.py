@@ -40,8 +40,9 @@ class MoreOptions(LimitOptions, total=False):
     Arguments of `create_study` for limits, failures, checkpoints and resources.
 
     Attributes:
-        fail_fast: Whether the study pauses itself at its first failure; running trials save and
-            wait. "raise", as in Ray Tune, means True: `study.run` then raises StudyFailed.
+        fail_fast: Whether the study pauses itself at its first failure, or once lost attempts end a
+            trial; running trials save and wait. "raise", as in Ray Tune, means True: `study.run`
+            then raises StudyFailed.
         retry: Which exceptions are retried, and which of them count as failures; None to retry all,
             as often as `max_failures` allows.
         keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text

@@ -31,7 +31,7 @@ SWEEP_S = 15.0
 """While trials run, an idle process recovers lost trials at least once in this many seconds."""
 
 MOST_ASKS = 100
-"""The most draws that one try to ask skips or leaves to workers that they fit."""
+"""The most tries of one `_ask`; between two, it may skip a draw or leave it to other workers."""
 
 TURN_S = 0.5
 """The longest time that a slot waits while another slot of its worker searches for a trial."""
@@ -61,7 +61,7 @@ class Acquirer:
         Prepare to acquire; the threads of a worker share one `proposer` and one `fitting`.
 
         Args:
-            fitting: The resources that the worker offers; None if they are unlimited.
+            fitting: Tells which trials fit the worker; None if its resources are unlimited.
         """
         self._fitting = fitting or Fitting(database, study, worker_id=worker_id, clock_s=clock_s)
         self._has_turn = False
@@ -155,7 +155,7 @@ class Acquirer:
 
     def _acquire(self, *, again: bool) -> Claim | None:
         """
-        Try a claim and an ask; `_remember` says which of them comes first.
+        Try a claim and an ask; `_claims_first` says which of them comes first.
 
         If trials can wait at rungs, `promote` comes before the ask, because the scheduler may want
         to promote a trial or to close a rung. But if an earlier try was not answered, the claim
@@ -196,8 +196,8 @@ class Acquirer:
     def _claim(self, *, again: bool, is_promoted: bool = False) -> Claim | None:
         if self._fitting.is_classed:
             return self._fitting.claim(self._claimant, again=again)
-        # Other scans begin behind the last claimed trial. A promoted trial can have a lower number
-        # than that trial.
+        # Most scans begin behind the last claimed trial. The scan for a promoted trial does not,
+        # because that trial can have a lower number.
         return claim(
             self._database,
             self._study,

@@ -24,10 +24,10 @@ RESUME_SCAN_S = 2.0
 """
 For this many seconds after a scan of the whole queue, claims scan only a part of it: the part
 behind the last claimed trial or, if trials ask for resources, the part that begins with the first
-trial that the newest read has found. The reason: while a transaction keeps an old snapshot,
-PostgreSQL cannot remove the index entries of claimed trials, and a scan of the whole queue reads
-these entries, too (3 ms for 20,000 entries). A trial that returns to an earlier position waits for
-a scan of the whole queue.
+trial that the last read of the queues has found. The reason: while a transaction keeps an old
+snapshot, PostgreSQL cannot remove the index entries of claimed trials, and a scan of the whole
+queue reads these entries, too (3 ms for 20,000 entries). A trial that returns to an earlier
+position waits for a scan of the whole queue.
 """
 
 
@@ -38,8 +38,8 @@ class Fitting:
     """
     Which trials of a study fit, for the slots of one worker or the threads of one own loop.
 
-    If trials of the study ask for resources, and those of this process are limited, one slot at a
-    time searches for a trial, so that two slots do not count on the same free resources. A search
+    If trials of the study ask for resources, and this process offers limited resources, one slot at
+    a time searches for a trial, so that two slots do not count on the same free resources. A search
     whose claim got no answer keeps the turn, because the claim may have succeeded.
 
     Attributes:
@@ -201,7 +201,7 @@ class Fitting:
         return is_held
 
     def place(self, claim: Claim, cards: Sequence[int]) -> None:
-        """Record which cards of the worker a claimed trial has locked."""
+        """Record which of the worker's GPUs a claimed trial has locked."""
         self.ledger.place(claim.lease.token, cards)
 
     def granted(self, claim: Claim) -> Resources | None:

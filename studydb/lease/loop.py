@@ -183,7 +183,7 @@ class OwnLoop:
             warn_user(why)
 
     def _warn_of_size(self, progress: StudyProgress) -> None:
-        """Warn once that no trial that can start fits this process, although no trial runs here."""
+        """Warn once that each trial that can start asks for more than this process offers."""
         waits = progress.status is Status.RUNNING and progress.has_room
         if self._has_warned_of_size or not waits:
             return

@@ -80,7 +80,7 @@ class OwnCheckpoints:
         return prepare(checkpoint)
 
     def begin(self, *, step: int) -> Upload | None:
-        """Record that an upload begins, if the store is outside the database; see `store`."""
+        """If the store is outside the database, record that an upload begins, and return it."""
         upload = self._saver().begin(step=step)
         if upload is not None:
             self._held.begin_upload(upload.uuid, upload.url)

@@ -60,7 +60,7 @@ class OwnWorker:
         at_close: Callable[[], None],
         deadline: float | None,
     ) -> None:
-        """Register this process; start the heartbeat's and the flushing thread; see `OwnLoop`."""
+        """Register this process; start the heartbeat and the flushing thread; see `OwnLoop`."""
         self.pid = os.getpid()
         self._study, self._lease_s = study, lease_s
         self._capacity, self._at_close = capacity, at_close

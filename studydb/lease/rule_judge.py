@@ -27,7 +27,8 @@ Asks a custom rule, and returns its answer.
 
 The arguments are the rule's position among the study's custom rules, what the rule reads, and a
 function that tells whether the trial is to end anyway. The call may raise DecisionFailed or
-NotAsked. It takes a few seconds at most, and longer only if the code must be imported first.
+NotAsked. It takes a few seconds at most, but longer if the code must be imported first, or while
+other threads ask.
 """
 
 ReadResults = Callable[[int, int], list[Result]]

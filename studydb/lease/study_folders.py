@@ -35,7 +35,8 @@ def check_study_folders(database: Database, study: Study) -> None:
     Check that this host can delete the checkpoints of a study.
 
     Raises:
-        CheckpointError: This host does not see the newest checkpoint that is in a directory.
+        CheckpointError: The study's folder is missing in a store, and this host does not see the
+            newest checkpoint that an attempt has saved in a directory.
     """
     stores = list(database.locations.checkpoint_stores(study).outside_database())
     missing = [store for store in map(open_store, stores) if not store.has_study(study.uuid)]

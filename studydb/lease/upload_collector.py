@@ -67,7 +67,7 @@ def collect_uploads(
     settled_s: float = 0.0,
 ) -> int:
     """
-    Delete the bytes of all abandoned uploads of a study, then the rows of these uploads.
+    Delete the bytes, then the row, of each abandoned upload of a study.
 
     Args:
         found: The first uploads, if the caller has read them.
@@ -91,7 +91,7 @@ def collect_uploads(
 
 def delete_uploads(database: Database, study: Study, uploads: Sequence[AbandonedUpload]) -> int:
     """
-    Delete the bytes of these uploads, then their rows; call again for uploads that are left.
+    Delete the bytes, then the row, of each of these uploads; call again for uploads that are left.
 
     Returns:
         How many uploads are left, because their store fails.

@@ -33,16 +33,16 @@ def ask(
     Make a trial from the searcher's next draw, and start its first attempt.
 
     If the next draw's proposal is not stored yet, it is computed and stored, and the ask is sent
-    again. A draw is skipped only if its params must be unique and equal those of a trial whose
-    params must be unique, too. The trial's uuid is the claimant's token.
+    again. A draw is skipped only if a trial has the same params, and the params of both must be
+    unique. The trial's uuid is the claimant's token.
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
         if_nothing_waits: Whether to make no trial if a PENDING trial can be claimed.
         fits: The resource classes whose trials the worker can start; None in a study whose trials
             ask for nothing. If `must_fit` is False, these must include "", the class of new trials.
-        must_fit: Whether the proposal must be of one of the classes `fits`, because each proposal
-            of the study says what its trial asks for.
+        must_fit: Whether the proposal must be of one of the classes `fits`; True only in a study
+            with a resource function.
         by_model: Called with `if_nothing_waits` before each ask; gets proposals from the searcher's
             model, and tells whether the next draw has a proposal. Without this call, hundreds of
             asks would queue for a proposal that is missing. None if the searcher has no model:

@@ -189,8 +189,8 @@ def _requested(txn: Txn, study: Study, held: Held, charged: Charge) -> Verdict |
 
     If the request comes from the study's status, the study's row is locked and read again. If a
     person has resumed the study before this lock, the new status is read here. If a person resumes
-    the study later, the resumption waits for the lock. Its next transaction then finds the trial
-    PAUSED, and moves it to PENDING.
+    the study later, the resumption waits for the lock. The resumption's next transaction then finds
+    the trial PAUSED, and moves it to PENDING.
     """
     status = Status.SPENT if charged.is_spent else held.status
     requested = requested_verdict(held.request, status)

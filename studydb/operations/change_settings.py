@@ -62,8 +62,8 @@ def set_retention(txn: Txn, study: Study, keep: Keep, request: Request) -> None:
     Change which checkpoints are kept, for attempts that begin from now on.
 
     The first save of such an attempt removes the checkpoints that are no longer kept; no removed
-    checkpoint comes back. A quota applies to running attempts, too, so this call sums up the sizes
-    of the kept checkpoints.
+    checkpoint comes back. If `keep` has a quota, this call sums up the sizes of the kept
+    checkpoints, because the quota applies to running attempts, too.
     """
     kind, data = EventKind.RETENTION_SET, {"keep": str(keep)}
     events.append_request(txn, study_id=study.id, kind=kind, request=request, data=data)

@@ -79,8 +79,8 @@ def trial_fit_in(txn: Txn, study: Study, trial: TrialRow) -> TrialFit | None:
     """Read what a trial asks for; None if neither the study nor a trial asks for anything."""
     name = resource_classes.of_trial(txn, trial_id=trial.id)
     # The trial's class is read first, then the study's classes. Classes are never removed, so the
-    # trial's class is found. It is missing only if the study has no classes, or if someone has
-    # written an unknown class into the trial's row by SQL.
+    # trial's class is found, unless the study has no classes, or someone has written an unknown
+    # class into the trial's row by SQL.
     asked = resource_classes.read(txn, study_id=study.id).get(name)
     if asked is None:
         return None

@@ -52,7 +52,8 @@ class Flushed(Struct, frozen=True):
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
         ruled: What the study's custom stop rules say about the batch, also about results that are
-            dropped; None if nothing is stored, or if no rule has failed or has stopped the trial.
+            dropped; None if nothing is stored, or if no rule has failed and none has stopped the
+            trial.
         undecided: The first stored step that the study's custom scheduler failed to judge, and why;
             None if there is no such step.
         why: The reason that the study's custom scheduler gives for stopping or pausing the trial at
@@ -134,10 +135,10 @@ def summary_if_undecided(
             batch's last result may have `is_last`.
 
     Returns:
-        None if several statements are needed: for a decision of the scheduler, for stop rules that
-        may be met, for a trial that is done, for limits of spending or running time, or for a first
-        step that does not follow the restored step.
-        Also None if this attempt does not know the summary before the batch.
+        None if several statements are needed, because the scheduler must decide, a stop rule may be
+        met, the trial is done, spending or running time is limited, or the first step does not
+        follow the restored step. Also None if this attempt does not know the summary before the
+        batch.
     """
     summary = batch.before
     if (

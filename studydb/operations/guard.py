@@ -33,10 +33,10 @@ def pause_if_alike(txn: Txn, study: Study, *, lease: Lease, failure: Failure) ->
     """
     Pause the study if `MAX_ALIKE` trials have failed alike and no trial has ever reported.
 
-    A study whose setting `guard` is off is not paused.
-    Failures from before the study was last resumed do not count. The failures are read under the
-    lock of the study's row, so that concurrent failures are counted in turn. Only the newest 200
-    events are searched, so the cost does not grow with the study.
+    A study whose setting `guard` is off is not paused. Failures from before the study was last
+    resumed do not count. The failures are read under the lock of the study's row, so that
+    concurrent failures are counted in turn. Only the newest 200 events are searched, so the cost
+    does not grow with the study.
     """
     if not study.guard or results.any_of_study(txn, study_id=study.id):
         return

@@ -115,7 +115,7 @@ class _Change(Struct, frozen=True, kw_only=True):
         End the PENDING and PAUSED trials.
 
         If any of the trials has results, and rules of the whole study compare best values, delete
-        these values, so that they are computed again.
+        these values; the rules then compare only results that are stored from now on.
         """
         ended = [trial for trial in locked if trial.state in (State.PENDING, State.PAUSED)]
         for trial in ended:

@@ -94,7 +94,7 @@ def _count_pin(
     txn: Txn, study: Study, number: int, *, trial_id: int, step: int | None
 ) -> tuple[int | None, int]:
     """
-    Count one more pin of a trial's newest checkpoint, or of its newest checkpoint of a `step`.
+    Count one more pin of a trial's newest checkpoint; with `step`, of the newest one of this step.
 
     Returns:
         The checkpoint's id, or None if people have pinned the checkpoint already; and its step.

@@ -114,8 +114,8 @@ def propose_by_index(
         NotAsked: The study's resource function was not asked about the first draw; nothing was
             stored.
         DecisionFailed: The resource function has not said what the trial of the first draw needs,
-            or see `store_proposals`; nothing was stored. If a later draw fails, the call that
-            begins with that draw raises the error.
+            or `store_proposals` cannot store that draw; nothing was stored. If a later draw fails,
+            the call that begins with that draw raises the error.
     """
     end, is_stored = study.num_draws, False
     computed = ((draw, proposal_of(study, draw)) for draw in draws if end is None or draw < end)

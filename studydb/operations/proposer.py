@@ -26,10 +26,9 @@ RUNNING_PER_POINT = 4
 
 MOST_BY_INDEX = 512
 """
-A worker that has waited long enough for a model stores one point by index. It stores none if by
-then this many draws have proposals, beginning with the draw for which the worker has waited. With a
-lower limit, hundreds of workers would compete for a few draws, and each would look, store and ask
-repeatedly.
+A worker that has waited long enough for a model stores one point by index, unless this many draws,
+from the awaited draw on, have proposals by then. With a lower limit, hundreds of workers would
+compete for a few draws, and each would look, store and ask repeatedly.
 """
 
 RECENT_TRIALS = 64
@@ -99,7 +98,7 @@ def take_turn(
         None if another process has the lease, the next draw has a proposal, the study is not
         RUNNING, or its budget or its draws are spent.
     """
-    # Not durable: if the database crashes and loses this COMMIT, a process can take it again.
+    # Not durable: if a crash of the database undoes this, a process can take the lease again.
     with database.begin(durable=False) as txn:
         if not proposer.take(
             txn, study_id=study.id, token=token, worker_id=worker_id, lease_s=lease_s

@@ -1,9 +1,10 @@
 """
 Read what people look up: studies, trials, attempts, errors, rungs and checkpoints.
 
-A function that takes a trial's number raises UnknownTrial if the study has no such trial. A read
-through an open handle of a study raises UnknownStudy if the study was deleted. Only a read that
-finds nothing asks, by a further statement, whether the study exists.
+A function that takes a trial's number raises UnknownTrial if the study has no such trial; `errors`
+returns {} instead. The functions that an open handle of a study (`study/handle.py`) calls raise
+UnknownStudy if the study was deleted. Of these, only a read that finds nothing asks, by a further
+statement, whether the study exists.
 """
 
 import shlex

@@ -19,10 +19,9 @@ NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
-The most times that a checkpoint is chosen before the request fails. The lock of the checkpoint's
-trial does not prevent one change: another trial that began from the checkpoint may find it corrupt.
-The transaction that then marks the checkpoint locks the row of that other trial only. If the chosen
-checkpoint was marked in this way, another checkpoint is chosen.
+The most times that a checkpoint is chosen before the request fails. Although the checkpoint's trial
+is locked, an attempt of another trial that began from the checkpoint can mark the checkpoint as
+corrupt, because it locks the row of that other trial only. Then another checkpoint is chosen.
 """
 
 
@@ -61,7 +60,7 @@ Start = FromTrial | Uploaded
 
 def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | None:
     """
-    Count a pin of the checkpoint from which a new trial will begin, and call `lock_studies`.
+    Count one more pin of the checkpoint from which a new trial begins, and call `lock_studies`.
 
     The order of locks is: the source trial, its checkpoint, the studies by ascending id.
 

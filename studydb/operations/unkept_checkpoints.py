@@ -1,7 +1,8 @@
 """
 Find removed checkpoints, and mark as removed the checkpoints that a study's `keep` does not keep.
 
-Such checkpoints exist if a pin was removed or `keep` was changed after a trial's last save.
+A trial has checkpoints that `keep` does not keep, if a pin was removed or `keep` was changed after
+the trial's last save.
 """
 
 from collections.abc import Iterator, Sequence
@@ -88,7 +89,8 @@ def remove_unkept(database: Database, study: Study, number: int) -> None:
     next. That checkpoint is not removed.
 
     Raises:
-        UnknownTrial: The trial was deleted with its study.
+        UnknownTrial: The trial was deleted, and its study is being deleted.
+        UnknownStudy: The study was deleted.
     """
     with database.begin() as txn:
         trial = existing_trial(txn, study, number, lock=True)

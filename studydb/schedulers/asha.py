@@ -45,7 +45,7 @@ On both tasks of docs/schedulers.md, this share finds a better trial than 0.2 do
 """
 
 FEWEST_ENTRIES = 2
-"""A rung with fewer scores promotes no trial; NaN and invalidated trials do not count."""
+"""A rung with fewer scores promotes no trial; NaN, invalidated and cloned trials do not count."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from studydb.schedulers.base import next_milestone
 from studydb.schedulers.closing import ClosingScheduler
 
 _ROUNDING = 1e-12
-"""The largest relative error of a product of floats that would be an integer if it were exact."""
+"""The relative rounding error that is tolerated in a number that should be an integer."""
 
 SMALLEST_FACTOR = 2
 """With a smaller factor two rungs of a bracket could be at the same step."""

@@ -59,8 +59,8 @@ class OptunaSearch(Seeded):
     A configuration is not proposed again; see `Searcher.wants_unique` for the exceptions. A trial
     gets a random point if its worker would have to wait too long for the sampler, if the sampler
     fails, or if the sampler gives only points that the study has; the trial's `origin` is then "by
-    index". `pip install 'studydb[optuna]'` installs Optuna; the process that creates the
-    study and all workers need Optuna.
+    index". `pip install 'studydb[optuna]'` installs Optuna; the process that creates the study, all
+    workers and all own loops need Optuna.
 
     Attributes:
         sampler: The name of a class of `optuna.samplers`; so far only "TPESampler".

@@ -190,7 +190,7 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 
 
 def set_start(txn: Txn, *, lease: Lease, step: int) -> None:
-    """Store an attempt's first step, which changes if the attempt restores an older checkpoint."""
+    """Replace an attempt's first step, for example if the attempt restores an older checkpoint."""
     txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
 
 

@@ -358,7 +358,7 @@ def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
 
 
 def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
-    """Store the other trial's checkpoint from which a held trial begins; None if there is none."""
+    """Store from which checkpoint of another trial a held trial begins; None if from none."""
     txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
 
 

@@ -248,7 +248,9 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
 
 def any_runnable(txn: Txn, *, study_id: int, fits: Sequence[str] | None = None) -> bool:
     """
-    Tell, without a lock, whether a study of any status has a PENDING trial that is ready.
+    Tell, without a lock, whether a study has a PENDING trial that is ready.
+
+    The study's status does not matter.
 
     Args:
         fits: Only trials of these classes count; None for all trials.

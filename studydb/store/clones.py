@@ -1,4 +1,4 @@
-"""Clones: new trials with the params and the config of an ended trial, which does not change."""
+"""Clones: new trials with the params and the config of an ended trial, whose row stays as it is."""
 
 from typing import Any, NamedTuple
 

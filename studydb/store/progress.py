@@ -156,8 +156,9 @@ def signs(
     Read what shows whether a study's progress may have changed; the caller compares two reads.
 
     The signs are the study's status, who paused the study, whether its limits allow a trial,
-    whether a trial runs, whether a PENDING trial is ready, and whether a PENDING trial is in
-    back-off or its back-off is over. The statement also reads what a person requests of the worker.
+    whether a trial runs, whether a PENDING trial is ready, whether PENDING trials are in back-off,
+    and whether the first of these back-offs is over. The statement also reads what a person
+    requests of the worker.
 
     Idle workers send the statement every 1.7 to 1.9 s. It reads the study's row, the worker's row,
     and one entry of each of three indexes. To read the 32 rows of the counters, too, would take a

@@ -177,7 +177,7 @@ _IS_UNDERWAY = (
 """
 A trial that meets one of these conditions is underway. PENDING trials that are ready are left out,
 because the caller has checked that none of them fits the worker. So about as many trials are read
-as there are workers, however many trials were enqueued.
+as run at a time, however many trials were enqueued.
 """
 _UNDERWAY = Prepared(
     sa.union_all(
@@ -226,8 +226,8 @@ as `set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, to rea
 1.7 ms on PostgreSQL and 1.9 ms on SQLite; to read all 64,000 takes 120 ms and 180 ms.
 
 If there are more, some may not be read, and they may belong to any bracket. So every bracket is
-treated as if it had one more trial, at step 0; no rung then closes too early. The workers that the
-other trials fit will claim them, so a rung waits only while those workers are busy.
+treated as if it had one more trial, at step 0; no rung then closes too early. Workers that the
+unread trials fit will claim these trials, so a rung waits only while those workers are busy.
 """
 
 _rung = (
@@ -453,7 +453,8 @@ def promote(
     The trial's entry at the rung stores the time of the promotion, and does not wait any more.
 
     Args:
-        fits: The resource classes whose trials the worker can start; None for all classes.
+        fits: The resource classes whose trials the worker can start; None in a study without
+            classes.
 
     Returns:
         False if the trial does not wait at the rung any more or does not fit, a person has paused
@@ -482,5 +483,5 @@ def waits(txn: Txn, *, study_id: int, trial_id: int) -> bool:
 
 
 def leave_rungs(txn: Txn, *, study_id: int, trial_id: int) -> None:
-    """Record that a trial waits at no rung any more: it has ended, or a person resumes it."""
+    """Record that a trial waits at no rung: it has ended, or a person has made it PENDING."""
     txn.run(_LEAVE, study=study_id, trial=trial_id)

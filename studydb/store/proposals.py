@@ -243,7 +243,8 @@ def ask(
     Args:
         if_nothing_waits: Whether to make no trial if a trial can be claimed.
         queue: Whether to wait in the queue; False after a wait that timed out. SQLite has no queue.
-        fits: The resource classes whose trials the worker can start; None for all classes.
+        fits: The resource classes whose trials the worker can start; None in a study without
+            classes.
         must_fit: Whether the proposal must be of one of the classes `fits`.
 
     Returns:

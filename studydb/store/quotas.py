@@ -62,8 +62,9 @@ _OLDEST = Prepared(
 SKIP LOCKED: the caller has locked the study's row, which comes after trials and checkpoints in the
 lock order, so the caller must not wait for the locks of trials and checkpoints. The newest
 checkpoint of a trial that has not ended must stay. If an attempt finds that checkpoint corrupt, an
-older checkpoint becomes the one to restore. This changes the trial's row, and waits for the lock
-that this statement takes. So no checkpoint that is found here can become the one to restore.
+older checkpoint becomes the one to restore. The attempt's transaction then changes the trial's row,
+so it waits for the lock that `_OLDEST` takes. So no checkpoint that is found here can become the
+one to restore.
 """
 
 _REMOVED = Prepared(

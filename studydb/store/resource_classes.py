@@ -188,7 +188,7 @@ class Load:
 
 
 def read(txn: Txn, *, study_id: int) -> dict[str, Resources]:
-    """Read a study's classes by name; empty if neither the study nor a trial asks for anything."""
+    """Read a study's classes by name; empty until the study or a trial asks for resources."""
     rows = txn.all(_CLASSES, study=study_id)
     return {row.name: read_resources("a class", row.request) for row in rows}
 

@@ -228,7 +228,8 @@ def record(
     """
     Record a judged result at a locked rung, and move the rung's cut unless the value is NaN.
 
-    If the rung was over and the trial waits there, the rung is no longer over.
+    If the rung was over (closed, and no trial waited there) and the trial waits there, the rung is
+    no longer over.
 
     Returns:
         The rung with the new entry.

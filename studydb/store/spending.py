@@ -64,7 +64,7 @@ class LimitedStudy(Struct, frozen=True):
         is_spent: Whether a limit or a stop rule has stopped the study.
         age_s: Seconds since the study's first worker or own loop started; 0 before that.
         best: For each rule that stops the whole study, the best values of the results that were
-            stored since `forget_best` or `studies.set_status` has last deleted the best values.
+            stored since the last deletion by `forget_best` or `studies.set_status`.
     """
 
     status: Status

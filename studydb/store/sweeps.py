@@ -18,8 +18,8 @@ MOST = 100
 
 RECOVERY_S = 30.0
 """
-For how long `any_awaited` counts a trial that a sweep can recover. Sweeps normally recover it
-within 17 s, but a trial with values that make its recovery fail stays RUNNING.
+How long `any_awaited` still counts a trial after sweeps could first recover it. Normally they
+recover it within 17 s, but a trial with values that make its recovery fail stays RUNNING.
 """
 
 _STUDY = trial.c.study_id == sa.bindparam("study")

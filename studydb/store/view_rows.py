@@ -151,8 +151,8 @@ class TrialError(NamedTuple):
 
     Attributes:
         type, message: The type and message of the exception that ended the trial's last attempt.
-            If its process died without an exception, the type is a word such as "Lost", and the
-            message says how. None if the cause is not known, as after a worker's death.
+            If the attempt ended without an exception, the type is a word such as "Lost", and the
+            message says how. Both are None if the cause is not known, as after a worker's death.
     """
 
     number: int

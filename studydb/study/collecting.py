@@ -48,8 +48,8 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
 
     First the rows of checkpoints that `keep` does not keep are marked as removed. Then removed
     checkpoints are deleted, 100 at a time, and after them the uploads. The bytes of a checkpoint or
-    an upload are deleted before its row, so if this process dies, a later call finds what is left
-    by the rows. Several processes may collect at the same time. Last, if the study has a quota, the
+    an upload are deleted before its row, so if this process dies, the rows show a later call what
+    is left. Several processes may collect at the same time. Last, if the study has a quota, the
     stored sum of its checkpoints' sizes is computed again.
 
     Args:

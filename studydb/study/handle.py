@@ -413,9 +413,9 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         Claim a PENDING trial for this process to run; make a new trial if none is PENDING.
 
-        The call waits, for example while the study is paused or at `max_concurrent`. It does not
-        wait for trials that other processes run, with two exceptions: their results can let the
-        scheduler promote a trial, or the lease of one of them has expired. If one of these
+        The call waits, for example while the study is paused or at `max_concurrent`. It waits for
+        trials that other processes run only if the results of these trials can let the scheduler
+        promote a trial, or if the lease of one of these trials has expired. If one of these
         processes dies, its trial goes on in a process that asks after the lease has expired.
 
         Args:

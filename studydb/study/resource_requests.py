@@ -65,8 +65,8 @@ class ResourceRequests:
             UnknownTrial: A trial does not exist; nothing was changed.
             NotAllowed: One of the given trials runs or has ended; or no trials are given, and a
                 function says what the study's trials need. Nothing was changed.
-            InvalidSpec: The amounts cannot be read, or the study's trials ask for 64 different sets
-                of amounts already.
+            InvalidSpec: The amounts cannot be read; or trials are given, the study has 64 different
+                sets of amounts already, and these amounts would be one more.
         """
         asked = read_resources("resources", resources)
         chosen = [self.number_of(each) for each in numbers]
@@ -85,8 +85,8 @@ class ResourceRequests:
         Args:
             resources: Amounts such as {"gpus": 2, "licence": 1}. If `cpus` or `memory_gb` is not
                 given, its amount is what a worker would offer: the CPUs of this process, the memory
-                of the host. Any other resource that is not given is not offered. studydb counts the
-                GPUs; it does not lock them, and sets no environment variables.
+                of the host or container. Any other resource that is not given is not offered.
+                studydb counts the GPUs; it does not lock them, and sets no environment variables.
             tags: What this process has that studies may require, such as ["a100"].
 
         Raises:

@@ -49,7 +49,7 @@ class Settings(Struct, frozen=True):
 
 
 class SimulatedRun:
-    """One simulation: its events, its workers, and the trials that were trained to their end."""
+    """One simulation: its events, its workers, and the trials that were fully trained."""
 
     def __init__(
         self,

@@ -70,8 +70,8 @@ class Task:
         choose: Returns the index of the curve of a new trial.
         saves: Whether trials save checkpoints when they pause.
         flushes: Whether each report is flushed, as real workers do if a step takes a second or
-            more. Otherwise a report that is not judged is flushed with the next judged report, with
-            the next checkpoint, or when the attempt ends.
+            more. Otherwise a report waits until `HeldAttempt.add` asks for a flush, as for a judged
+            report, until the next checkpoint, or until the attempt ends.
         saves_often: With `saves`, whether trials save a checkpoint after each step.
         completed: Called with the number and the last value of a trial that is fully trained.
         n_steps: How many steps all trials have trained.

@@ -100,9 +100,7 @@ def simulate(
             the curve whose params are nearest to the proposed params, among the curves that no
             other trial has.
         curves: A study, of which only the trials that were trained to their end are used; or what
-            `read_curves` takes: a `RecordedCurves`; the path of a JSON file; a list with a list of
-            values or a dict for each configuration; or a dict whose keys are params as tuples of
-            pairs, such as `(("lr", 0.1), ("width", 64))`, and whose values are lists of values.
+            `read_curves` takes: a `RecordedCurves`, the path of a JSON file, a list, or a dict.
         workers: How many simulated workers train at the same time.
         seed: Determines the order of the curves, the study's seed, and the kills.
         options: Limits, times and kills; see `SimulationOptions`.

@@ -34,7 +34,10 @@ _NO_END = 10**9
 """A `max_t` that no trial reaches, for a sweep that does not say how long a trial trains."""
 
 _MOST_MULTIPLES = 100
-"""If a `q_uniform` has more values than this, it becomes `quniform`, which draws doubles."""
+"""
+A `q_uniform` of integers with `q` above 1 becomes a `choice` of up to this many multiples; if it
+has more, it becomes `quniform`, which draws doubles.
+"""
 
 _NUMBERS = ("min", "max", "q")
 _EXPONENT = re.compile(r"[-+]?\d+\.?\d*[eE][-+]?\d+")
@@ -160,7 +163,12 @@ _DISTRIBUTIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 
 
 def _quantized(low: Any, high: Any, q: Any) -> Any:
-    """Draw multiples of `q`; they are integers if `low`, `high` and `q` are integers."""
+    """
+    Draw multiples of `q`.
+
+    The multiples are integers if `low`, `high` and `q` are integers, and either `q` is 1 or there
+    are at most 100 multiples.
+    """
     if not all(isinstance(number, int) for number in (low, high, q)) or q < 1:
         return quniform(low, high, q)
     if q == 1:
@@ -182,7 +190,7 @@ def _searcher(method: Any) -> Searcher:
 
 def _scheduler(spec: Mapping[str, Any]) -> Scheduler:
     """
-    Turn W&B's hyperband into ASHA, with rungs at the same steps where these are whole numbers.
+    Turn W&B's hyperband into ASHA, with rungs at the same steps if all these are whole numbers.
 
     With `min_iter`, the steps are min_iter * eta^k. With `max_iter` and `s`, they are
     max_iter / eta^k for k from 1 to s; if eta^s does not divide max_iter, ASHA's steps are later.

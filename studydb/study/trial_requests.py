@@ -45,8 +45,8 @@ class TrialRequests:
         Resume these trials (numbers or names); without numbers, resume the study.
 
         With changes, as in `study.resume(3, lr=0.01)`, all later attempts of the trials get these
-        values. The trials must be PAUSED or PENDING. `trial.params` stays as it was sampled;
-        `trial.config` has the new values, and `trial.changed` lists them.
+        values. The trials must be PAUSED or PENDING. `trial.params` does not change; `trial.config`
+        has the new values, and `trial.changed` lists them.
 
         Args:
             changes: Values of parameters of the study's space, nested or by path:
@@ -83,7 +83,7 @@ class TrialRequests:
                 no grace to save a last checkpoint. Results that were reported are kept.
             discard_checkpoints: Wait up to a minute until the trials have ended, then delete their
                 checkpoints, except pinned and corrupt ones. The trials may have ended before the
-                call: after an error, repeat the same call to delete the remaining checkpoints.
+                call, so after an error the same call deletes the remaining checkpoints.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.

@@ -41,11 +41,11 @@ class Trainable:
     If trials are to resume, also write `save_checkpoint` and `load_checkpoint`.
 
     The process of a trial makes one object, and calls `setup`, and `load_checkpoint` if there is a
-    checkpoint. Then it calls `step` until a rule, a scheduler or a person ends the trial, or `step`
-    returns None or a dict with `done=True`. `cleanup` is called last, also after an error. If the
-    class overrides `reset_config`, the object may run further trials before `cleanup`. If the class
-    has a method `export_model(directory)`, `studydb export-model` calls this method after `setup`
-    and `load_checkpoint`.
+    checkpoint. Then it calls `step` until studydb asks the trial to end, or `step` returns None or
+    a dict with `done=True`. `cleanup` is called last, also after an error. If the class overrides
+    `reset_config`, the object may run further trials before `cleanup`. If the class has a method
+    `export_model(directory)`, `studydb export-model` calls this method after `setup` and
+    `load_checkpoint`.
 
     Attributes:
         checkpoint_every: A checkpoint is saved at every step that is a multiple of this number. If
@@ -75,8 +75,8 @@ class Trainable:
 
         Returns:
             The step's metrics; `done=True` among them ends the trial. None if nothing is left to
-            train: if a process dies after it has saved the last step and before its trial has
-            ended, the next attempt begins after the last step.
+            train. The first call of an attempt may find nothing left: the process of the attempt
+            before may have died after it had saved the last step, but before its trial had ended.
         """
         raise NotImplementedError
 
@@ -193,7 +193,7 @@ class ClassRun:
     Args:
         cls: The class.
         may_keep: Tells whether to keep the object for the next call. It is called if the class
-            overrides `reset_config` and a trial has ended without an exception or by TrialStopped.
+            overrides `reset_config` and a trial has ended by TrialStopped or without an exception.
     """
 
     def __init__(

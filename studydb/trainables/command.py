@@ -109,7 +109,8 @@ class StoredCommand(Struct, frozen=True):
 
         Raises:
             TrainableError: No directory of `workdirs` has the command's files; or the program is
-                not found or may not be executed; or the row is wrong.
+                not found, may not be executed, or is a script with Windows line ends; or the row is
+                wrong.
         """
         try:
             source = json.loads(trainable.source or b"")

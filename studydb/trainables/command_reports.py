@@ -96,7 +96,8 @@ class ReportPattern:
     """
     A study's pattern for lines of output; a group has the name of a metric or of the step.
 
-    In the name of the study's metric, `_` replaces each character that a group's name cannot have.
+    The group of the study's metric has the metric's name, with `_` in place of each character that
+    a group's name cannot have.
     """
 
     def __init__(self, pattern: str) -> None:

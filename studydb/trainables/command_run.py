@@ -197,7 +197,7 @@ class _Run:
             ) from None
 
     def _program_without_interpreter(self, cause: OSError | ValueError) -> Path | None:
-        """Return the program's file if it exists, so that its interpreter is missing; else None."""
+        """Return the program's file if it exists: its interpreter is then missing. Else None."""
         if not isinstance(cause, FileNotFoundError):
             return None
         directory = Path(self._stored.directory)

@@ -38,7 +38,10 @@ IMPORT_PATH = re.compile(
 )
 
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
-"""Folders of installed libraries, also of another environment on `PYTHONPATH` or in a .pth file."""
+"""
+Names of the folders of installed libraries, in this environment and in any other environment that
+`PYTHONPATH` or a .pth file adds.
+"""
 
 _INTERPRETER_TIMEOUT_S = 60.0
 
@@ -106,8 +109,8 @@ def describe_with_parameters(
     Describe a function or class to which objects are bound; pickle and store one object at a time.
 
     Args:
-        store: Stores the pickle of one object under the name of its parameter; None to describe
-            the code alone.
+        store: Stores one object; called with the name of its parameter and its pickle. None to
+            describe the code alone.
 
     Raises:
         TrainableError: See `describe`; or an object cannot be pickled, or the description is larger

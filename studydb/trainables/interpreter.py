@@ -12,9 +12,9 @@ _LINE_BYTES = 256
 
 def refuse_windows_line_ends(path: Path) -> None:
     """
-    Refuse a script whose first line names an interpreter with a carriage return at its end.
+    Refuse a script whose first line has a carriage return after the interpreter.
 
-    No host has such an interpreter. A carriage return after an argument is accepted, because some
+    No host can run such a script. A carriage return after an argument is accepted, because some
     interpreters, such as perl, ignore it.
 
     Raises:

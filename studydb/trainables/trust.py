@@ -32,7 +32,7 @@ def signed_payload(trainable: Trainable, study_uuid: str) -> bytes:
 
 
 def sign(trainable: Trainable, study_uuid: str, keyring: Keyring) -> Trainable:
-    """Copy a trainable, and add or replace the signature by the keyring's first key."""
+    """Copy a trainable, and sign the copy with the keyring's first key; other signatures stay."""
     key_id, mac = keyring.sign(signed_payload(trainable, study_uuid))
     return structs.replace(trainable, signatures={**trainable.signatures, key_id: mac})
 

@@ -97,6 +97,6 @@ class CurrentCode:
                 self._templates.adopt(self._to_import.trainable)
                 name = visible(self._to_import.trainable.name)
                 self._options.say(f"the study was given other code; trials now run {name}")
-            elif stores != self._to_import.stores:  # bound objects may be in the new stores
+            elif stores != self._to_import.stores:  # objects of `with_parameters` may be there
                 self._to_import = structs.replace(self._to_import, stores=stores)
             return self._to_import, stores

@@ -116,7 +116,7 @@ def _new_id() -> str:
 
 def _kill_descendants_of_dead_workers() -> None:
     """
-    Kill the descendants of this host's workers that were killed together with their fork servers.
+    Kill the remaining descendants of this host's dead workers.
 
     If only the worker dies, its fork server kills all descendants; if only the fork server dies,
     the worker kills them. If both are killed together, a descendant that has made its own process

@@ -35,9 +35,9 @@ class WorkerOptions:
         gpus: "auto", "none", or a list of indices and UUIDs.
         resources: Amounts of other resources, for example "licence=2".
         tags: Words that studies may require.
-        reserve_after_s: For how long smaller trials may overtake the first trial that this worker
-            could run, while that trial needs more than the running trials leave free. Afterwards
-            the worker is reserved for it.
+        reserve_after_s: How long the worker starts smaller trials if the first trial that it could
+            run does not fit beside its running trials. Then the worker is reserved for the first
+            trial.
         cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 

@@ -1,4 +1,4 @@
-"""Paths and names in backticks in `TECHNICAL` documents, and targets of links in `PAGES`, exist."""
+"""In `TECHNICAL` documents, paths and names in backticks exist; in `PAGES`, link targets exist."""
 
 import ast
 import re
@@ -62,7 +62,7 @@ def definitions(file):
 
 
 def may_define(node):
-    """Whether a name may be defined in a node: in a statement, or as the target of a statement."""
+    """Whether a node may define names: it is no expression, or an expression that gets a value."""
     return not isinstance(node, ast.expr) or isinstance(getattr(node, "ctx", None), ast.Store)
 
 

@@ -11,7 +11,7 @@ import studydb
 
 
 def test_no_default_of_a_struct_is_a_field_of_dataclasses():
-    """msgspec would make the `Field` object of `dataclasses.field` the default value itself."""
+    """msgspec would use the `Field` object of `dataclasses.field` itself as the default value."""
     for module in pkgutil.walk_packages(studydb.__path__, "studydb."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)

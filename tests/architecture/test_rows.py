@@ -26,7 +26,7 @@ def test_every_row_names_the_tests_that_have_its_marker_and_no_other_tests():
     assert table.differences(ROWS, table.marks_of_repository()) == []
 
 
-def test_every_row_with_tests_has_one_in_the_default_suite():
+def test_every_row_with_tests_has_a_test_in_the_default_suite():
     nightly = {
         f"{path.relative_to(ROOT / 'tests').as_posix()}::{function.name}"
         for path in (ROOT / "tests").rglob("test_*.py")

@@ -28,7 +28,7 @@ def test_each_of_several_cases_runs_on_one_database_and_each_value_of_a_paramete
         assert met == set(itertools.product(range(size), DATABASES))
 
 
-def test_tests_of_a_file_that_have_a_single_case_run_on_the_databases_by_turns():
+def test_tests_with_a_single_case_run_on_the_databases_by_turns_within_their_file():
     every = set().union(*(cases(f"test {at}", at=at) for at in range(4)))
 
     kept = sorted(every - left_out(every), key=lambda case: case.positions)

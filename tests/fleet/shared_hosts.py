@@ -78,7 +78,7 @@ class Run:
     kills_s: list[float] = field(default_factory=list)
 
     def oversubscribed(self) -> list[str]:
-        """List each resource of which a worker's trials used more at a moment than it offers."""
+        """List each resource of which trials at one time used more than their worker offers."""
         wrong: list[str] = []
         by_worker: dict[str, list[Span]] = defaultdict(list)
         for span in self.spans:

@@ -103,7 +103,7 @@ def created(database: Database, spec: NewStudy) -> Study:
     Create a study.
 
     The database does not store the functions `ask`, which call the user's code. So the returned
-    study gets those of the scheduler and the resource function of `spec`.
+    study gets the scheduler and the resource function of `spec` if they have `ask`.
     """
     study = create(database, spec)
     if getattr(spec.resources, "ask", None) is not None:

@@ -322,6 +322,7 @@ def _failing_fast(database: Database) -> Call:
 
 
 def _failing_by_content(database: Database) -> Call:
+    """The call ends an attempt whose results cannot be stored, because of their content."""
     study = new_study(database, max_failures=2)
     run = SimulatedWorker(database, study).take()
     given: Any = {"lease": run.lease, "flush_no": 1, "failure": Failure("ValueError", "no number")}

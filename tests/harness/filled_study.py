@@ -10,9 +10,11 @@ from studydb.domain.records import Study
 from studydb.schedulers import ASHA
 
 MANY = 5000
-"""The number of ended trials; also the number of PENDING trials, and of results.
+"""
+The number of ended trials; also the number of PENDING trials, and of results.
 
-Each of these trials has an attempt."""
+Each of these trials has an attempt.
+"""
 
 ENTRIES = 3000
 """The number of entries of the first rung."""

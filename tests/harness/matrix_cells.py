@@ -165,7 +165,7 @@ def prepared(database: Database, rng: Random, request: str, state: State) -> Sub
     A study with a trial in the state, and another trial.
 
     If the request is about resources, trials ask for resources, and workers offer unequal amounts.
-    In this case there is no other trial if the same worker takes both and has room for only one.
+    In this case there is no other trial if the workers that are chosen to start it have no room.
     """
     limits: dict[str, Any] = {"max_steps": 1_000_000} if request == "set limits" else {}
     if "resources" in request:

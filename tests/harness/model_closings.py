@@ -1,6 +1,4 @@
-"""
-The synchronous schedulers of `Model`: a rung closes when no further trial can reach it.
-"""
+"""The synchronous schedulers of `Model`: a rung closes when no further trial can reach it."""
 
 import math
 from abc import abstractmethod
@@ -61,10 +59,9 @@ class ModelSynchronous(ModelJudge):
 
     def next_kept(self, paused: Container[int]) -> Waiting | None:
         """
-        Find the kept trial to resume next: its rung and its entry; None if none of them is paused.
+        Find the kept trial to resume next: its rung and its entry; None if no kept trial is paused.
 
-        It is the best at the rung with the highest step, and of several such rungs at that of the
-        lowest bracket.
+        Rungs with a higher step come first, then rungs of lower brackets, then better trials.
         """
         closed = [
             (rung_id, entry)

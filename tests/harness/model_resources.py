@@ -42,7 +42,7 @@ RETRY_S = 5.0
 
 class Passed(NamedTuple):
     """
-    The first runnable trial that the worker could run if it ran nothing else.
+    The trial that smaller trials pass: the first runnable one that an idle worker could run.
 
     Attributes:
         since_s: When the worker first found that the trial does not fit beside its running trials.
@@ -162,7 +162,7 @@ class ModelResources:
 
     def names(self, worker: str) -> list[str] | None:
         """
-        The classes that a worker may start now.
+        The classes whose trials a worker may start now.
 
         None if the worker has no offer or the study has no classes; then any trial may start.
         """

@@ -42,8 +42,9 @@ class ModelSpending:
         """
         Add the running time of trials until now, and the steps and cost of stored results.
 
-        A sum that no limit needs is not kept. For the time since a trial was last counted,
-        at most the length of the trial's lease is added.
+        Without a limit on all trials together, no sums are kept. Costs are summed up only with
+        `cost_limit`, and times only with a limit of time. For the time since a trial was last
+        counted, at most the length of the trial's lease is added.
         """
         for trial in trials if self._has_time_limit else ():
             began = trial.attempts[-1].started_at

@@ -36,7 +36,7 @@ class Offer:
         )
 
     def names(self, database: Database) -> list[str] | None:
-        """Return the classes that the worker can start now; None in a study without classes."""
+        """Return the classes whose trials can start now; None in a study without classes."""
         self._learn(database)
         return self.fitting.names()
 

@@ -53,10 +53,10 @@ def differences(name: str, case: Case) -> list[tuple[Any, ...]]:
 
 def _kept_otherwise(case: Case) -> list[tuple[Any, ...]]:
     """
-    Return entries of the rungs at which studydb and the case let different trials go on.
+    Return the rungs at which studydb and the case let different trials go on.
 
-    An entry says which trials go on in studydb, or which go on in the case. It also has the number
-    of rungs of the bracket, and the step.
+    An item has the number of rungs of the bracket, the step, and the trials that go on in one of
+    the two, so a rung may have two items.
     """
     scheduler = HyperBand(**case["options"])
     n_trials, sign = len(case["brackets"]), 1 if case["mode"] == "min" else -1

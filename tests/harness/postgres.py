@@ -282,8 +282,8 @@ def temporary_database(
 
     Args:
         connection: An open connection to the server; None to open one for the creation of the
-            database and one for its removal. These two take 6 ms of CPU time; the creation and
-            the removal take 15 ms.
+            database and one for its removal. The two connections take 6 ms of CPU time; the
+            creation and the removal take 15 ms.
     """
     name = f"studydb_test_{uuid4().hex}"
     url = create_database(server_url, name, template=template, connection=connection)

@@ -194,7 +194,7 @@ CHANGED_LATER = ("invalidated_at", "rank_score", "checkpoint_id")
 
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
     """
-    Read the columns of each ended trial that never change, by the trial's number.
+    Read the columns of each ended trial that no action of a random walk changes, by its number.
 
     The columns of CHANGED_LATER are left out: an ended trial may be invalidated, its invalidation
     may be undone, and its checkpoints may be removed.

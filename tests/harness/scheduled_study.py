@@ -2,8 +2,8 @@
 A study that runs in a database, by the real operations in a random order, until it is FINISHED.
 
 Workers acquire trials, report in batches, save, pause and finish, as real workers do. Tests may add
-mishaps (an attempt fails, is given back or is lost, a batch is sent again, a person steers,
-enqueues or invalidates trials) and cuts (a call is cut at a COMMIT and sent again).
+mishaps: an attempt fails, is given back or is lost; a batch is sent again; a person steers,
+enqueues or invalidates trials. Tests may also add cuts: a call is cut at a COMMIT and sent again.
 `run_in_threads` lets workers run at the same time, without mishaps or cuts.
 """
 

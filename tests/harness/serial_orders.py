@@ -114,7 +114,7 @@ def _orders(model: Model, actions: Sequence[StudyAction]) -> Iterator[tuple[int,
     All orders of turns.
 
     An action has one turn. An action whose `turns` is set has further turns: as many as there are
-    RUNNING trials that it may recover, or uploads that it may collect.
+    RUNNING trials or uploads, whichever are more.
     """
     running = sum(trial.state is State.RUNNING for trial in model.trials)
     most = max(running, len(model.uploads)) + 1

@@ -20,7 +20,7 @@ class Situation(Protocol):
     study: Study
 
     def call(self, name: str) -> Callable[[Database], Any]:
-        """Prepare a call; the calls of a situation are prepared in order, before one is made."""
+        """Prepare a call; a situation's calls are all prepared, in order, before any is made."""
 
     def rows(self, database: Database) -> Any:
         """Return the rows that the calls may have changed."""

@@ -22,10 +22,10 @@ class PBT(BaseScheduler):
     Asynchronous PBT: each of a generation's worst trials goes on from a random one of the best.
 
     Generation N is the rung at step N * `interval`; its entries are the trials that reached it. The
-    worse trial takes the better trial's checkpoint and config, with each value of the config times
-    0.8 or 1.2. A trial continues unchanged if fewer than `fewest` trials have reached the
-    generation, or if none of the best has a checkpoint. A trial that reaches the last generation
-    completes.
+    worse trial takes the better trial's checkpoint and config; all values of the config are
+    multiplied by 0.8, or all by 1.2. A trial continues unchanged if fewer than `fewest` trials have
+    reached the generation, or if none of the best has a checkpoint. A trial that reaches the last
+    generation completes.
     """
 
     interval: int

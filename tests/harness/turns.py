@@ -8,8 +8,8 @@ both databases. A test with the marker `each_database` or `row` runs on both dat
 `LONG_TESTS` take turns whatever their folder and markers. The fixture `sqlite_alone` runs tests on
 SQLite only.
 
-No case is left out if an argument of pytest names a single test, or if STUDYDB_EVERY_CASE is 1;
-`scripts/mutations` sets this variable.
+No case is left out if an argument of pytest names a single test, or if STUDYDB_EVERY_CASE or
+STUDYDB_NIGHTLY is 1. `scripts/mutations` sets STUDYDB_EVERY_CASE.
 """
 
 import re
@@ -42,7 +42,8 @@ class Case(NamedTuple):
     Attributes:
         test: The names of the file and of the test.
         database: The database on which the case runs.
-        positions: The position of the test in its file, and of the values of its other parameters.
+        positions: The position of the test in its file; then, for each group of parameters other
+            than the database, the position of the case's values.
     """
 
     test: str

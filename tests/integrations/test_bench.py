@@ -1,4 +1,4 @@
-"""Commands of scripts/bench print measured values, also in short runs; some check limits."""
+"""Commands of scripts/bench print measured values, also in short runs; some tests check limits."""
 
 import json
 import os

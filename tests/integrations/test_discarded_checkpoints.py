@@ -1,5 +1,5 @@
 """
-`stop --discard-checkpoints` ends trials and deletes their checkpoints, except pinned ones.
+`stop --discard-checkpoints` ends trials and deletes checkpoints, except pinned and corrupt ones.
 
 It marks the rows as removed, deletes the bytes, and then deletes the rows. After an error, a second
 call finishes the work.

@@ -137,7 +137,7 @@ def test_bytes_that_trials_share_are_deleted_when_no_trial_needs_them(
     assert files_below(store) == []
 
 
-def test_trial_with_a_damaged_source_begins_from_an_older_checkpoint_and_an_event_is_stored(
+def test_trial_whose_checkpoint_is_damaged_begins_from_an_older_one_and_an_event_is_stored(
     study, trained, place
 ):
     number = study.enqueue({}, checkpoint=trained)

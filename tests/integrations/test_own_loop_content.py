@@ -130,7 +130,7 @@ def test_error_while_storing_does_not_hide_the_exception_of_user_code(study, uns
     assert study.ask().number == 1
 
 
-def test_trial_of_a_garbage_collected_handle_fails_if_a_value_cannot_be_stored(study, unstorable):
+def test_dropped_trial_fails_if_one_of_its_values_cannot_be_stored(study, unstorable):
     trial = study.ask()
     trial.report({"loss": 0.5})
     del trial
@@ -186,7 +186,7 @@ def test_worker_ends_although_ctrl_c_interrupts_each_step_of_its_end(study, monk
     assert trial.number == 0  # this use keeps the trial from being dropped earlier
 
 
-def test_own_loop_without_a_free_thread_leaves_no_live_worker(study, monkeypatch):
+def test_own_loop_that_cannot_start_a_thread_leaves_no_live_worker(study, monkeypatch):
     def refused(_):
         raise RuntimeError("can't start new thread")
 

@@ -1,4 +1,8 @@
-"""An own loop that saves checkpoints is killed, or its connection is cut; its trials go on."""
+"""
+An own loop that saves checkpoints is killed, or its connection is cut; its trials go on.
+
+An ask waits for the recovery of a trial, and ends at its timeout if the database is busy or away.
+"""
 
 import itertools
 import os
@@ -76,9 +80,9 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
 """
-A script that forks an own loop for each number that it reads. The script's argument says whether
-the loop is killed before or after the COMMIT with this number, counted from the fourth report. If
-there are fewer COMMITs, the loop exits with 0. The script prints each loop's exit code.
+A script that forks an own loop for each number that it reads. The loop counts its COMMITs from its
+fourth report on, and is killed at the COMMIT with that number: before or after it, as the script's
+argument says. A loop with fewer COMMITs exits with 0. The script prints each loop's exit code.
 """
 
 

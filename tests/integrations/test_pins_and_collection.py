@@ -234,7 +234,7 @@ def test_gc_does_not_count_an_upload_that_is_abandoned_after_gc_has_listed_uploa
     assert study.gc() == Collected(0, 0)
 
 
-def test_gc_computes_the_stored_size_of_all_checkpoints_again(create_study, storage_url):
+def test_gc_corrects_the_sum_of_the_sizes_of_all_checkpoints(create_study, storage_url):
     study = create_study("few", num_trials=1, storage=storage_url, keep="quota=1MB")
     save(study.ask(), 1)
     change(study.database, "UPDATE study SET checkpoint_bytes = 7")

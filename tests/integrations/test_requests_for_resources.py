@@ -97,9 +97,7 @@ def test_a_wrong_request_for_resources_is_refused(make, options, says):
         make(**options)
 
 
-def test_wrong_requests_and_wrong_uses_of_trial_on_the_command_line_are_usage_errors(
-    console, study
-):
+def test_wrong_requests_and_wrong_uses_of_the_trial_option_are_usage_errors(console, study):
     for words in (
         ["enqueue", study.name, "lr=0.1", "--resources", "gpus"],
         ["set", study.name, "resources=gpu=1"],

@@ -314,7 +314,7 @@ UNUSED_INSERTS = {
 }
 
 
-def test_listed_rights_are_those_that_workers_statements_need_and_those_listed_as_unused():
+def test_listed_rights_of_workers_are_those_that_their_statements_use_and_the_unused_ones():
     written, inserted, deleted = defaultdict(set), {"result", "proposal"}, set()
     for file, name, statement in statements():
         if (file, name) in NOT_OF_WORKERS or file == "deletion":

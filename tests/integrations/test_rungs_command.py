@@ -95,7 +95,7 @@ def test_show_says_from_which_rung_a_trial_was_promoted(console, database, wait)
     assert rung["waiting"] == 3
 
 
-def test_rungs_shows_what_was_kept_when_a_rung_closed_and_the_bracket_of_each_rung(
+def test_rungs_shows_the_bracket_of_each_rung_and_what_was_kept_when_a_rung_closed(
     console, database, wait
 ):
     study, worker = wait(0.0, 0.1, 0.2, 0.3, scheduler=HyperBand(4, 2), num_trials=7)

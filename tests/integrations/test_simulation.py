@@ -131,7 +131,7 @@ def test_curves_of_a_finished_study_are_those_of_trials_that_were_trained_to_the
     assert (recorded.n_left_out, simulated.status) == (1, "FINISHED")
 
 
-def test_trial_of_a_searcher_gets_the_curve_with_the_nearest_params_that_no_other_trial_has():
+def test_trial_of_a_searcher_gets_the_nearest_curve_among_those_that_no_other_trial_has():
     space = {"lr": studydb.loguniform(1e-4, 1), "kind": studydb.choice(["a", "b"])}
     curves = {
         (("lr", 10.0**-power), ("kind", kind)): [power / 10]

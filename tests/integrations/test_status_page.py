@@ -192,7 +192,7 @@ def test_remaining_time_is_computed_from_the_pace_so_far(minutes, ended, left, r
 
 
 @pytest.mark.parametrize(("num_trials", "advice"), [(1, True), (None, False)])
-def test_status_advises_to_extend_only_a_study_that_has_a_number_of_trials(
+def test_status_advises_to_extend_only_a_study_that_has_num_trials(
     console, database, num_trials, advice
 ):
     study = arrange.new_study(
@@ -210,7 +210,7 @@ def test_status_advises_to_extend_only_a_study_that_has_a_number_of_trials(
     assert ("studydb extend digits" in page.out) is advice
 
 
-def test_status_counts_clones_besides_the_number_of_trials(console, database):
+def test_status_prints_the_count_of_trials_with_clones_and_num_trials(console, database):
     study = arrange.new_study(database, name="digits", num_trials=1)
     arrange.SimulatedWorker(database, study).take().finish(outcome=Reason.FAILED)
     console("retry", "digits", "0")

@@ -174,7 +174,7 @@ def test_delete_is_refused_on_a_host_without_the_store_unless_an_earlier_deletio
 def test_deletion_goes_on_if_the_database_does_not_answer_after_the_files_were_deleted(
     storage_url, tmp_path, create_study, monkeypatch
 ):
-    """The repeated call sees neither the files nor their folder any more."""
+    """`delete_study` tries again, and then finds neither the files nor their folder."""
     study = create_study("digits", num_trials=1, storage=storage_url, checkpoints=str(tmp_path))
     with study.ask() as trial:
         trial.report({"loss": 1.0}, checkpoint={"a": 1})

@@ -40,7 +40,7 @@ studydb.load_study("digits").run(workers=1)
 """
 
 on_sqlite = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
-"""Runs a test on SQLite only, because the behaviour that it tests is the same on PostgreSQL."""
+"""A test with this mark runs on SQLite only, because its subject is the same on PostgreSQL."""
 
 
 @pytest.fixture

@@ -81,8 +81,8 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
 
     assert stores.current == b
     assert stores.store_of(store_checkpoint(tmp_path / "a", study)) == a
-    # No store's URL is the start of `foreign`, so `store_of` searches each store for the last part
-    # of `foreign`: the object's path, from the study's UUID on. Store `a` has a file of this path.
+    # No store's URL is the start of `foreign`. So `store_of` takes the part of `foreign` from the
+    # study's UUID on, and searches each store for a file of this path. Store `a` has such a file.
     assert stores.store_of(foreign) == a
     DirectoryStore(tmp_path / "a").delete(foreign)
     DirectoryStore(tmp_path / "b").add_study(study.uuid)
@@ -146,7 +146,7 @@ def test_set_replaces_the_trainable_by_another_function_or_by_a_command(
         ([], 2, "No setting is given."),
     ],
 )
-def test_set_refuses_code_that_cannot_run_contradicting_options_and_a_call_without_settings(
+def test_set_without_settings_with_contradicting_options_or_with_wrong_code_is_refused(
     console, with_modules, words, code, message
 ):
     database = with_modules.database

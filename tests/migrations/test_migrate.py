@@ -34,7 +34,7 @@ FOREIGN_TABLE = "CREATE TABLE trial_params (param_id INTEGER PRIMARY KEY)"
 """SQL that makes a table as Optuna does; an index of studydb has the same name."""
 
 
-def test_database_of_another_program_with_a_name_of_studydb_is_refused(empty_storage_url):
+def test_database_of_another_program_that_uses_a_name_of_studydb_is_refused(empty_storage_url):
     with closing(connect(empty_storage_url, check=False)) as database:
         if not database.postgresql:
             database.path.touch()
@@ -243,7 +243,7 @@ def test_upgrade_of_an_upgraded_database_changes_nothing(storage_url, database):
         ("DROP TABLE note", "the table note"),
     ],
 )
-def test_check_names_what_the_schema_lacks(storage_url, database, sql, what):
+def test_error_of_check_names_what_the_schema_lacks(storage_url, database, sql, what):
     change(database, sql)
 
     with pytest.raises(StorageError, match=f"but lacks {what}: a restore ended early"):

@@ -1,4 +1,4 @@
-"""Fixtures. Tests in this folder that run on SQLite and PostgreSQL also run through PgBouncer."""
+"""Fixtures. Tests here that run on both databases also run through PgBouncer, if installed."""
 
 from contextlib import closing
 from datetime import UTC, datetime

@@ -41,7 +41,7 @@ FIRST = RungKey(0, 1)
 
 def study_of(database, scheduler=None, **options):
     """
-    Make a study, by default of three trials with HyperBand, whose first rung waits for all three.
+    Make a study, by default with three trials and HyperBand; its first rung waits for all trials.
 
     Only the returned study has the scheduler; the study's row has FIFO.
     """
@@ -75,7 +75,7 @@ def reasons(database, study):
 # --- closing
 
 
-def test_once_all_trials_of_a_bracket_wait_the_rung_closes_and_the_best_trial_is_resumed(
+def test_rung_closes_once_all_trials_of_its_bracket_wait_and_the_best_trial_is_resumed(
     database, study, worker
 ):
     worker.wait_at_the_rung(0.5, 0.1, 0.9)
@@ -288,7 +288,7 @@ def test_late_trial_goes_on_if_it_is_not_worse_than_the_cutoff(database):
 
 
 class AlwaysWaits(HyperBand):
-    """Lets a trial wait at the first rung, even a closed one, after each report before `max_t`."""
+    """Pauses a trial at the first rung, even a closed one, at each report before `max_t`."""
 
     kind = "AlwaysWaits"
 

@@ -259,7 +259,7 @@ def test_stop_of_a_trial_takes_precedence_over_the_pause_of_its_study(database, 
     assert run.report(0.5).verdict == STOPPED_BY_PERSON
 
 
-def test_first_sweep_of_a_resumed_study_resumes_the_trials_that_were_paused_with_it(
+def test_resumption_of_a_study_resumes_only_the_trials_that_were_paused_with_it(
     database, study, worker
 ):
     by_study, by_person = worker.take(), worker.take()
@@ -297,7 +297,7 @@ def test_trial_paused_by_a_person_in_a_paused_study_stays_paused_when_the_study_
     assert run.trial().state is State.PAUSED
 
 
-def test_sweep_resumes_a_trial_whose_pause_takes_effect_after_its_study_was_resumed(
+def test_trial_becomes_pending_if_its_study_is_resumed_before_its_pause_takes_effect(
     database, study, run
 ):
     set_status(database, study, Status.PAUSED)

@@ -147,7 +147,7 @@ def test_why_is_recorded_once_for_a_decision_to_stop_and_never_for_a_decision_to
 
 @dataclass(frozen=True)
 class Growing(Cup):
-    """Lets a trial that pauses at its Nth rung ask for N GPUs, or for `gpus` if this is given."""
+    """Lets a trial that pauses at its Nth rung ask for N GPUs, or for what `gpus` says if given."""
 
     gpus: object = None
 
@@ -165,9 +165,7 @@ def classes(database, study):
 
 
 @pytest.mark.parametrize("is_buffered", [False, True])
-def test_trial_that_pauses_asks_for_what_the_decision_says_from_its_next_attempt_on(
-    database, is_buffered
-):
+def test_decision_that_pauses_a_trial_changes_what_the_trial_asks_for(database, is_buffered):
     worker = worker_under(database, Growing())
     run = worker.take()
 
@@ -346,7 +344,7 @@ def test_stopping_process_stores_only_the_results_before_the_first_step_that_was
 
 
 def test_results_after_a_result_that_was_not_judged_are_dropped(database):
-    """The third result, added after the failed flush, is dropped too: step 2 was not stored."""
+    """The third result, added after the failed flush, is dropped, because step 2 was not stored."""
     worker = worker_under(database)
     run = worker.take()
     held = HeldAttempt(database, failing(worker.study, NotAsked()), run.claimed)
@@ -373,7 +371,7 @@ def test_process_that_cannot_ask_the_scheduler_refuses_the_trial(database):
         HeldAttempt(database, study, run.claimed)
 
 
-def test_trials_that_report_at_the_same_time_are_judged_one_after_another(database):
+def test_decisions_on_simultaneous_reports_fit_the_order_of_the_entries(database):
     """
     Each trial enters the rung once.
 

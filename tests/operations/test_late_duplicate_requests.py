@@ -1,7 +1,8 @@
 """
 A duplicate request that arrives late, after other operations, changes nothing.
 
-A duplicate claim gets its trial as long as the claim's attempt holds the trial. Then it gets None.
+A duplicate claim gets its trial as long as the claim's attempt holds the trial. Afterwards it gets
+None.
 """
 
 import pytest

@@ -318,7 +318,7 @@ def test_trial_without_time_left_ends_although_its_scheduler_pauses_it(database,
     assert worker.take().lease.number == 1  # the trial does not wait at the rung any more
 
 
-def test_trial_that_its_scheduler_stops_after_its_time_limit_is_early_stopped(database, clock):
+def test_trial_without_time_left_is_early_stopped_if_its_scheduler_stops_it(database, clock):
     stopping = ASHA(max_t=9, reduction_factor=3)
     worker = limited(database, trial_time_limit_s=60.0, scheduler=stopping)
     for _ in range(3):
@@ -359,7 +359,7 @@ def test_person_cannot_withdraw_a_time_out(database, clock):
 
 
 @pytest.mark.row("A14")
-def test_next_claim_stops_a_study_at_its_time_limit_and_its_running_trials(database, clock):
+def test_next_claim_after_the_time_limit_stops_a_study_and_its_running_trials(database, clock):
     study = new_study(database, time_limit_s=3600.0)
     enqueued(database, study)
     clock.advance(10_000)  # does not count: no worker has started yet
@@ -589,7 +589,7 @@ def test_leases_are_renewed_more_often_if_a_time_limit_is_short(limits, period_s
 
 
 @pytest.mark.parametrize(("cost", "most", "n"), [(0.1, 1.0, 10), (0.01, 1.0, 100), (0.1, 0.3, 3)])
-def test_costs_reach_a_limit_that_is_their_sum_in_decimal_digits(database, cost, most, n):
+def test_costs_reach_a_limit_that_equals_their_exact_decimal_sum(database, cost, most, n):
     study = new_study(database, cost_limit=CostLimit("usd", most), num_trials=None)
     run = SimulatedWorker(database, study).take()
 

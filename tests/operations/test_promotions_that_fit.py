@@ -116,7 +116,7 @@ def test_a_rung_waits_for_a_trial_that_fits_another_live_worker(database, synchr
     assert promote(database, synchronous, claimant, fits=SMALL) is NextStep.WAIT
 
 
-def test_every_bracket_counts_a_trial_underway_if_too_many_trials_wait_for_other_workers(
+def test_every_bracket_counts_one_more_trial_as_underway_if_too_many_trials_wait_for_other_workers(
     database, synchronous, monkeypatch
 ):
     _small_claimant(database, synchronous)

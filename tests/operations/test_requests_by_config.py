@@ -132,7 +132,7 @@ def mostly_large(config):
 
 
 def n_left(database, searcher):
-    """Let a small worker search 60 times; return how many trials it has left to other workers."""
+    """Let a small worker search 60 times; return how many trials it has set aside for others."""
     study = study_with(database, Needs(mostly_large), searcher=searcher)
     node = Node(database, study, read_capacity(custom={"licence": 1}))
 

@@ -108,7 +108,7 @@ def test_trial_that_median_stopping_has_paused_waits_for_a_person_and_its_explan
     assert run.worker.claim().lease.number == run.lease.number
 
 
-def test_stop_by_a_report_that_entered_no_rung_is_not_explained_by_an_earlier_rung(database):
+def test_stop_at_a_report_that_entered_no_rung_is_not_explained_by_an_earlier_rung(database):
     run = last_of_reporting_trials(
         database, 0.5, 0.25, 1.0, 0.5, scheduler=MedianStopping(interval=1, min_samples=3)
     )

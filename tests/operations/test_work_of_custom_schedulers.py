@@ -1,4 +1,8 @@
-"""A custom scheduler tells free workers to promote a trial, close a rung, make a trial or wait."""
+"""
+A custom scheduler tells free workers to promote a trial, close a rung, make a trial or wait.
+
+If the scheduler has no work left, a worker records this: the end of work.
+"""
 
 from dataclasses import dataclass, replace
 

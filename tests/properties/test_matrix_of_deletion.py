@@ -5,7 +5,8 @@ A cell is such a request or operation, and a state of a trial of the study (`har
 On PostgreSQL the deletion and the other call run at the same moment, statement by statement; on
 SQLite, one after the other in both orders. If trials run, the deletion is refused, and succeeds
 once they have ended. In the end no row of the study is left in any table, and its attempts can
-store nothing more. An eighth of the cells run; `STUDYDB_NIGHTLY=1` runs all cells.
+store nothing more. One state in three runs, with an eighth of `OTHERS`; `STUDYDB_EVERY_CASE=1` runs
+all states, each with an eighth of `OTHERS`; `STUDYDB_NIGHTLY=1` runs all cells.
 """
 
 import os

@@ -86,7 +86,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize("names", PLANS, ids=" ".join)
-def test_proposals_are_unique_without_gaps_and_within_the_budget(stage, names):
+def test_no_point_is_proposed_twice_and_draws_have_no_gap_and_the_budget_is_kept(stage, names):
     database, interleaver = stage
     for seed in range(SCHEDULES):
         plan = Plan(database)

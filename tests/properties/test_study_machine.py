@@ -1,8 +1,9 @@
 """
 Random walks on a study: after every few steps, its rows in a database equal those of its model.
 
-`STUDYDB_NIGHTLY=1` makes the test long: at least 12,500 steps on each database for each kind of
-study. With this variable and with `STUDYDB_EVERY_CASE=1`, the rows are compared after every step.
+`STUDYDB_NIGHTLY=1` makes the test long: at least 250 walks of up to 50 steps on each database for
+each kind of study. With this variable or `STUDYDB_EVERY_CASE=1`, the rows are compared after every
+step.
 """
 
 import functools

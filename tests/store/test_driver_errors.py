@@ -1,7 +1,7 @@
 """
 How studydb translates drivers' errors, and which connections it uses again or closes.
 
-Other files test timeouts, the isolation of PostgreSQL's transactions, and SQLite's one writer.
+Some tests are about timeouts, the isolation of PostgreSQL's transactions, and SQLite's one writer.
 """
 
 import os

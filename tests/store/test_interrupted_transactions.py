@@ -170,7 +170,7 @@ def test_forked_process_can_write_although_a_thread_of_its_parent_was_writing(op
     assert not connections._held
 
 
-def test_connection_that_ctrl_c_left_in_use_is_found_after_its_frame_was_freed(opened_twice):
+def test_connection_that_ctrl_c_left_in_use_is_found_after_the_calls_frame_was_freed(opened_twice):
     """Python gives a freed frame's address to the next call, so the address identifies no call."""
     interrupted, _ = opened_twice
     is_done, nth = False, 0

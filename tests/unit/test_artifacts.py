@@ -1,4 +1,4 @@
-"""Checkpoints are stored whole or not at all, read by their digest, deleted and packed."""
+"""Checkpoints are stored whole or not at all, checked when they are read, deleted and packed."""
 
 import errno
 import io
@@ -433,7 +433,7 @@ def test_host_without_the_folder_of_a_study_writes_nothing_and_reports_no_damage
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES, errno.EMFILE])
-def test_error_of_this_host_while_it_reads_is_not_damage(
+def test_read_error_of_this_host_is_not_reported_as_damage(
     store, source, tmp_path, monkeypatch, number
 ):
     dict_, directory = store.put_bytes(place(), b"state"), store.put_directory(place(), source)

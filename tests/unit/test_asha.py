@@ -313,7 +313,7 @@ def test_asha_stored_by_an_older_version_has_the_rule_ray_and_no_end_game():
     assert promotion.to_json() == row | {"type": "promotion"}
 
 
-def test_end_game_is_two_fifths_by_default_for_promotion_with_a_max_t_that_trials_can_reach():
+def test_default_end_game_of_promotion_is_two_fifths_if_trials_can_reach_max_t():
     assert ASHA(max_t=9, type="promotion").end_game == 0.4
     assert ASHA(max_t=9, type="promotion").to_json()["end_game"] == 0.4
     assert ASHA(max_t=9).end_game == 0

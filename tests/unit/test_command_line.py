@@ -224,7 +224,7 @@ def test_parameter_is_refused_if_the_command_has_a_placeholder_of_the_same_name(
     ("item", "becomes"),
     [("${args}", ["--config=a.yaml", "--args=1"]), ("{args_hydra}", ["config=a.yaml", "args=1"])],
 )
-def test_parameter_with_the_name_of_a_placeholder_is_passed_by_placeholders_of_all_parameters(
+def test_placeholder_of_all_parameters_passes_a_parameter_with_the_name_of_a_placeholder(
     item, becomes
 ):
     line = CommandLine.read(["./train", item])

@@ -74,7 +74,7 @@ def test_line_that_is_too_long_is_skipped():
 
 
 @pytest.mark.parametrize("mark", [b"[studydb]", b"[tune-metric]:"])
-def test_line_with_a_mark_that_is_too_long_is_refused(mark):
+def test_marked_line_that_is_too_long_is_refused(mark):
     lines = ReportLines()
     long = b'[studydb] {"error": 1}\n%s {"error": 1, "text": "' % mark + b"x" * LINE_BYTES
     found = lines.feed(long)
@@ -96,7 +96,7 @@ def test_pattern_reads_named_groups_as_metrics():
 @pytest.mark.parametrize(
     ("metric", "group"), [("val/loss", "val_loss"), ("acc@5", "acc_5"), ("5 acc", "_5_acc")]
 )
-def test_group_for_a_metric_that_is_no_word_has_underscores(metric, group):
+def test_group_for_a_metric_whose_name_is_no_identifier_has_underscores(metric, group):
     pattern = rf"val=(?P<{group}>\S+) (?P<other_x>\S+)"
 
     ReportPattern(pattern).check(metric)
@@ -228,7 +228,7 @@ def test_output_without_a_line_end_takes_time_in_proportion_to_its_length():
     assert joined == LINE_BYTES  # no piece is joined with those before it
 
 
-def test_pattern_is_ignored_if_the_other_stream_is_read():
+def test_pattern_is_ignored_on_a_stream_if_it_has_matched_the_other_stream():
     lines = ReportLines(ReportPattern(r"loss=(?P<loss>\S+)"), "loss")
     lines.ignores_pattern = True
 

@@ -171,7 +171,7 @@ def test_take_fails_while_another_worker_has_the_turn_and_succeeds_afterwards(
     assert worker(A).take(1) is not None
 
 
-def test_one_of_two_workers_that_take_the_same_two_devices_together_gets_both(worker, monkeypatch):
+def test_two_workers_take_the_same_two_devices_at_once_and_one_gets_both(worker, monkeypatch):
     """Without turns each worker would lock one device, and neither would get two."""
     both = threading.Barrier(2, timeout=20.0)
     lock, try_turn = LockFile.lock, LockFile.try_turn

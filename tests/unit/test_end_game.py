@@ -145,7 +145,7 @@ def test_end_game_of_a_study_with_num_trials_waits_for_the_trials_below_the_firs
     assert executor.next_work() == WaitingTrial(RungKey(0, 1), *_best(executor))
 
 
-def test_free_workers_that_ask_together_resume_only_as_many_trials_as_the_budget_allows():
+def test_free_workers_that_ask_together_resume_only_trials_that_fit_the_share_of_the_end_game():
     scheduler = ASHA(3, 1, 3, type="promotion", end_game=0.25)
     executor = ContractExecutor(scheduler, num_trials=9, curve=curve)
     executor.trials = [MemoryTrial(number, 0, State.RUNNING) for number in range(9)]

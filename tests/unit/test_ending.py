@@ -147,7 +147,7 @@ def test_every_ending_is_an_allowed_move_with_matching_reason_and_delay(outcome,
         (None, Status.STOPPED, BY_STUDY),
     ],
 )
-def test_stop_wins_over_pause_and_a_trials_request_wins_over_an_equal_status_of_its_study(
+def test_stop_wins_over_pause_and_a_pause_of_the_trial_wins_over_a_pause_of_its_study(
     request_, status, verdict
 ):
     assert requested_verdict(request_, status) == verdict

@@ -97,7 +97,7 @@ def test_options_out_of_range_are_refused(make, why):
         make()
 
 
-def test_largest_max_t_has_63_brackets_and_rungs_at_distinct_steps():
+def test_max_t_of_2_to_the_62_has_63_brackets_and_rungs_at_distinct_steps():
     scheduler = HyperBand(2**62, 2)
 
     assert len(scheduler.sizes) == 63

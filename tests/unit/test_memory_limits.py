@@ -60,7 +60,7 @@ def test_trial_gets_a_cgroup_that_limits_all_of_its_processes_together(tree):
     assert str(limit).startswith("its processes together may use 2 GB")
 
 
-def test_worker_moves_out_of_the_cgroup_that_gets_limited_children(tree):
+def test_worker_moves_out_of_the_cgroup_whose_child_cgroups_are_limited(tree):
     child = subprocess.Popen(["sleep", "60"])
     limits_of(tree)
     child.kill()

@@ -1,7 +1,7 @@
 """
 `studydb logs --follow` prints each byte of an attempt's output once, also while files rotate.
 
-A file that is created, renamed and overwritten between two reads is not printed.
+The exception is a file that is created, renamed and overwritten between two reads.
 """
 
 from contextlib import closing

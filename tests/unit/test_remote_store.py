@@ -490,7 +490,7 @@ def test_call_is_retried_only_after_a_transient_error(monkeypatch):
         assert len(errors) == 1
 
 
-def test_delete_fails_if_the_directory_on_the_other_host_is_missing(monkeypatch):
+def test_delete_fails_if_the_directory_of_an_sftp_store_is_missing(monkeypatch):
     scheme = remote.Scheme("sftp", "", options=(), renames=True)
     monkeypatch.setitem(remote.SCHEMES, "memory", scheme)
     store = open_store(f"memory://{uuid.uuid4()}/prefix")

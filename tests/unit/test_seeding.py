@@ -18,7 +18,11 @@ BEFORE = {
     "the spec": "import importlib.util; importlib.util.find_spec('numpy.random')",
     "another seed": "seeding.seed(1)",
 }
-"""Code that runs before the seed is set; the code of "the spec" also runs after the seed is set."""
+"""
+For each case, code that runs before the seed is set.
+
+The code of the case "the spec", which finds the module spec of numpy, also runs afterwards.
+"""
 
 
 def test_trial_that_goes_on_gets_other_random_numbers_than_its_first_steps():

@@ -408,7 +408,7 @@ def test_canonical_json_sorts_keys_and_writes_whole_floats_as_integers():
 
 
 @pytest.mark.parametrize("value", [1e16, 2.0**70, 1e30, -1e23, 1.7e308])
-def test_canonical_json_of_a_large_float_equals_that_of_the_integer_from_postgresql(value):
+def test_canonical_json_is_the_same_for_a_large_float_and_the_integer_that_jsonb_returns(value):
     as_jsonb_returns_it = int(Decimal(json.dumps(value)))
 
     assert canonical_json([value]) == canonical_json([as_jsonb_returns_it])

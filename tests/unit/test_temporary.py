@@ -140,7 +140,7 @@ def test_second_removal_closes_no_descriptor_of_another_file(folder):
 
 def test_directory_with_directories_that_its_user_may_not_change_is_removed(folder):
     """
-    Checkpoints keep the modes of their directories.
+    User code may leave such directories in the scratch directory of a trial.
 
     Root may change every directory. If the test runs as root, its child becomes another user.
     """

@@ -146,7 +146,7 @@ def test_wait_for_a_device_ends_when_the_waiting_process_is_killed(tmp_path):
     process.stdout.readline()
     mine = LockFile(tmp_path, "a")
     assert mine.is_awaited()
-    assert mine.free == 1_000_000  # all bytes of the device; a wait locks a byte after them
+    assert mine.free == 1_000_000  # the whole device; a wait locks another byte of the file
 
     process.kill()
     process.communicate()

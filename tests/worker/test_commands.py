@@ -447,7 +447,7 @@ def test_line_on_both_streams_is_one_result_and_the_output_says_so(stage, script
     assert "matches lines on stdout and on stderr" in stage.command("logs", "staged", "0")
 
 
-def test_group_with_underscores_stands_for_the_metric_of_the_study(stage, script, here):
+def test_regex_group_with_an_underscore_stands_for_a_metric_with_a_slash(stage, script, here):
     command = studydb.Command([script("echo 'val 0.25'")], r"val (?P<val_loss>\S+)")
     stage.create(command, workdir=here, space={}, metric="val/loss")
 

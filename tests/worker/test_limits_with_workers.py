@@ -77,7 +77,9 @@ def flushes_since(stage, time):
 @pytest.mark.row("A14")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", LIMITS)
-def test_limit_is_exceeded_by_at_most_one_flush_per_running_trial_under_kills(stage, name):
+def test_limit_is_exceeded_by_at_most_one_flush_per_running_trial_although_workers_are_killed(
+    stage, name
+):
     limit = amount(LIMITS[name])
     study = stage.create("spending:paid", num_trials=None, **{name: LIMITS[name]})
     slots = 1 if NIGHTLY else SLOTS

@@ -24,7 +24,11 @@ SHORT_TIMEOUTS = {
 
 
 class Standby:
-    """A standby that does not exist. From `remove` to `restore`, synchronous COMMITs await it."""
+    """
+    Makes synchronous COMMITs wait from `remove` to `restore`.
+
+    Meanwhile the server requires a synchronous standby that does not exist.
+    """
 
     def __init__(self, server: postgres.PostgresServer) -> None:
         self._server = server
@@ -71,7 +75,7 @@ def stage(server, standby, tmp_path: Path) -> Iterator[Stage]:
     url = postgres.create_database(server.url(), name, template="template")
     with Stage(url, tmp_path) as stage:
         yield stage
-        standby.restore()  # no COMMIT waits for the standby while the stage is closed
+        standby.restore()  # so that no COMMIT waits for the standby when the stage closes
 
 
 @pytest.mark.nightly

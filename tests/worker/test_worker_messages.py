@@ -1,4 +1,4 @@
-"""The lines that a worker prints, and the last step that its jobs name."""
+"""The lines that a worker prints, and the step that a job gives as the last step of its trial."""
 
 import pytest
 

@@ -313,8 +313,8 @@ class Lingering(ReusedChild):
     A child that does not end when told to.
 
     Attributes:
-        cleanups: One pair, recorded when the worker first waits for the child's end: the wait's
-            timeout in seconds, and how the last attempt was started and ended by then.
+        cleanups: One pair, recorded when the worker first waits for the child's end with a timeout.
+            The pair has this timeout in seconds, and the last attempt's stored start and reason.
     """
 
     def __init__(self, interruption, database):

@@ -110,7 +110,9 @@ def test_worker_under_nohup_ignores_sighup(sqlite_stage):
     assert sqlite_stage.trial().reason == "COMPLETED"
 
 
-def test_worker_prints_that_a_second_signal_kills_its_trials_and_it_does(sqlite_stage):
+def test_worker_prints_that_a_second_signal_kills_its_trials_and_the_signal_kills_them(
+    sqlite_stage,
+):
     sqlite_stage.create("obedient:ignores_sigterm")
     worker = sqlite_stage.start()
     eventually((sqlite_stage.folder / "ready").exists)

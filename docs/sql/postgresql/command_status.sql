@@ -438,8 +438,8 @@ LIMIT :limit;
 --                                                 Index Cond: (study_id = w.study_id)
 --                                     ->  Function Scan on jsonb_each_text e
 
--- studydb/db/transaction.py Txn.now: The time by the server's clock, on SQLite this host's, or
---   an injected clock; read only once.
+-- studydb/db/transaction.py Txn.now: The time by the server's clock (on SQLite, this host's
+--   clock) or by an injected clock.
 SELECT coalesce(CAST(:now AS timestamptz), clock_timestamp()) AS now;
 -- Plan:
 --   Result

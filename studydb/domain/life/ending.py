@@ -60,7 +60,8 @@ class TrialFacts(Struct, frozen=True):
 
     Attributes:
         failures: How many earlier failures of the trial count.
-        losses: How many earlier attempts were lost since the trial's newest checkpoint.
+        losses: How many earlier attempts were lost since a checkpoint last raised the highest step
+            that the trial has saved.
         verdict: The verdict that the end of the attempt carries out; see `final_verdict`.
         note: Why a trial whose attempt was lost is not retried; "" if only `max_losses` decides.
         delay_s: The seconds that a trial waits after a PREEMPTED attempt or an uncounted failure.
@@ -157,7 +158,7 @@ def final_verdict(verdict: Verdict | None, requested: Verdict | None) -> Verdict
 
 
 def verdict_of_completed(verdict: Verdict | None, requested: Verdict | None) -> Verdict | None:
-    """Return the stored verdict of a completed attempt; None if a request replaces the verdict."""
+    """Return a completed attempt's stored verdict; None if `final_verdict` returns another."""
     return verdict if final_verdict(verdict, requested) == verdict else None
 
 

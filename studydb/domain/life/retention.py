@@ -53,8 +53,8 @@ class Keep(Spec):
         quota: The most bytes that the kept checkpoints of all trials of the study have together,
             such as "10GB"; None for no limit. A save that would exceed the quota first removes
             the oldest checkpoints of any trials, except pinned ones and the newest of each trial
-            that has not ended. If the removal does not free enough bytes, the new checkpoint is not
-            stored, and training continues.
+            that has not ended. If this would not free enough bytes, nothing is removed, the new
+            checkpoint is not stored, and training continues.
     """
 
     last: int = 1

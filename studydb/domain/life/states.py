@@ -88,8 +88,8 @@ class Status(StrEnum):
     FINISHED = "FINISHED"
     SPENT = "SPENT"
     """
-    A limit or a stop rule has stopped the study. The study's row stores STOPPED; SPENT is the
-    status of the study that its RUNNING trials read and obey.
+    A limit or a stop rule has stopped the study. The study's row stores STOPPED; the study's
+    RUNNING trials read SPENT instead, and obey it.
     """
 
 

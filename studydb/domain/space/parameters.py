@@ -18,7 +18,7 @@ from studydb.domain.specs.grammar import Call, misread, parse_value
 
 def parse_parameter(text: str) -> tuple[str, Any]:
     """
-    Read "path=value": a value that is a call is a distribution, any other value is a constant.
+    Read "path=value": a call except `constant(…)` is a distribution, any other value a constant.
 
     Returns:
         The path ("model/width") and its domain or constant; `constant(…)` gives a `Constant`.
