@@ -17,7 +17,7 @@ def downgrade() -> None:
 
 
 def _workers() -> list[str]:
-    """Return, in quotes, the names of the roles that may update `attempt.start_s`."""
+    """Return the roles that may update `attempt.start_s`; names are quoted where SQL needs it."""
     connection = op.get_bind()
     if connection.dialect.name != "postgresql":
         return []

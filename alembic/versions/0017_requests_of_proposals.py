@@ -110,7 +110,7 @@ def _queries(more_of_trial: str, more_of_worker: str) -> list[tuple[str, str]]:
 
 
 def _workers() -> list[str]:
-    """Return, in quotes, the roles that may update `trial.resource_class`; none on SQLite."""
+    """Return the roles, quoted for SQL, that may update `trial.resource_class`; none on SQLite."""
     if op.get_bind().dialect.name != "postgresql":
         return []
     return _rows(

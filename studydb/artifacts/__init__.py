@@ -1,7 +1,7 @@
 """
 Store and fetch checkpoints, and the objects that are bound to a trainable.
 
-Both are stored whole or not at all, and each read checks a digest.
+Both are stored whole or not at all, and each read from a store checks a digest.
 """
 
 from studydb.artifacts.directory import DirectoryStore

@@ -39,8 +39,8 @@ def checkpoints(
     """
     List the checkpoints that are kept of TRIAL, or of the newest trials of NAME.
 
-    value: the value of the study's metric at the step of the checkpoint. pins: how many pins of
-    clones and people keep the checkpoint.
+    value: the value of the study's metric at the step of the checkpoint. pins: how many pins keep
+    the checkpoint, for people and for trials that begin from it.
     """
     from studydb.operations.reads import list_checkpoints, list_checkpoints_of
 

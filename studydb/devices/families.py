@@ -22,7 +22,7 @@ class Family(Struct, frozen=True):
         entry: What a valid entry looks like. A runtime ignores the first invalid entry, such as
             "NoDevFiles" from Slurm, and all entries after it.
         kinds: The two kinds of entries, for an error message.
-        example: A list of entries, for an error message.
+        example: Example lists of entries, for an error message.
     """
 
     variable: str

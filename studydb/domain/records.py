@@ -281,7 +281,7 @@ class Claim(Struct, frozen=True):
     A claimed trial with what its attempt needs.
 
     Attributes:
-        params: The sampled parameters; they never change for this trial.
+        params: The proposed or enqueued parameters; they never change for this trial.
         config: What the attempt receives: `params`, with the values that a person has changed, and
             the constants of the study's space.
         seed: The seed of the user's random numbers, the same for every attempt of the trial.

@@ -24,7 +24,7 @@ class TrialResults(Struct, frozen=True):
 
     Attributes:
         n_results: How many results the trial has.
-        n_listed: How many of the trial's last results `rows` reads.
+        n_listed: How many results `rows` reads: these are the last `n_listed` of the trial.
     """
 
     n_results: int

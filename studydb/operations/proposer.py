@@ -245,7 +245,11 @@ def store_by_index(
 def _new_points(
     txn: Txn, study: Study, points: Iterator[Point], following: Outlook, *, n_points: int
 ) -> list[Point]:
-    """Take up to `n_points`; leave out a unique point that a trial or a proposal already has."""
+    """
+    Take up to `n_points` points.
+
+    A point that must be unique is left out if a trial or a proposal already has its params.
+    """
     chosen: dict[str, Point] = {}
     while candidates := list(islice(points, n_points - len(chosen))):
         hashes = [params_hash(point.params) for point in candidates]

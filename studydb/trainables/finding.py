@@ -44,9 +44,9 @@ def load(
         trainable: A trainable that `check_trusted` has accepted.
         workdirs: The directories to search, in order: the worker's working directory and, if the
             trainable is signed, the study's working directory.
-        fetch: Reads the pickle of a bound object; None if each pickle is in the row itself. Raises
-            CheckpointError if the pickle is missing or damaged, OSError if this host cannot reach
-            the store.
+        fetch: Reads the pickle of a bound object; None if the trainable's row holds every pickle.
+            Raises CheckpointError if the pickle is missing or damaged, OSError if this host cannot
+            reach the store.
         own_only: Whether to refuse a function that the named module imports from another package,
             such as `train:system` after `from os import system`; True for an unsigned trainable.
 

@@ -35,9 +35,9 @@ class WorkerOptions:
         gpus: "auto", "none", or a list of indices and UUIDs.
         resources: Amounts of other resources, for example "licence=2".
         tags: Words that studies may require.
-        reserve_after_s: How long the worker starts smaller trials if the first trial that it could
-            run does not fit beside its running trials. Then the worker is reserved for the first
-            trial.
+        reserve_after_s: How long the first trial of the queue may wait for room beside the running
+            trials, while smaller trials start. After this time the worker is reserved for the
+            first trial. Trials that ask for more than the worker offers are not counted.
         cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 

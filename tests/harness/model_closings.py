@@ -1,4 +1,4 @@
-"""The synchronous schedulers of `Model`: a rung closes when no further trial can reach it."""
+"""The synchronous schedulers of `Model`: they resume trials only after a rung has closed."""
 
 import math
 from abc import abstractmethod

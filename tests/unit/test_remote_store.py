@@ -460,7 +460,7 @@ def test_memory_of_a_round_trip_does_not_grow_with_the_directory(s3, tmp_path):
     assert (tmp_path / "copy" / "w").stat().st_size == 180 << 20
 
 
-def test_multipart_upload_of_a_dead_process_is_removed_with_its_object(s3, server):
+def test_delete_unfinished_aborts_the_multipart_uploads_of_one_checkpoint_only(s3, server):
     where, other = place(), place()
     for one in (where, other):
         key = f"prefix/{'/'.join(one.parts)}"

@@ -153,8 +153,8 @@ def test_process_left_behind_by_a_trial_does_not_keep_the_channel_open(start):
             time.sleep(60)
         return 1.0
 
-    # The neighbour keeps the process that is left behind alive: while a child runs, the fork server
-    # kills no orphan that was forked without exec.
+    # While the neighbour runs, the process that is left behind stays alive: while a child runs, the
+    # fork server kills no orphan that was forked without exec.
     neighbour = start(report_and_sleep)
     neighbour.receive()
     attempt = start(train)

@@ -273,9 +273,7 @@ def test_attempt_whose_process_is_replaced_keeps_the_code_that_it_has_read(datab
     assert children.names == ["nowhere:train", "nowhere:train", "b:train"]
 
 
-def test_attempt_loads_bound_objects_from_the_stores_that_the_study_has_after_its_claim(
-    database, tmp_path
-):
+def test_job_of_an_attempt_names_the_stores_that_the_study_has_after_the_claim(database, tmp_path):
     supervised = Supervised(database, tmp_path, checkpoints="file:///first")
 
     def change(n):

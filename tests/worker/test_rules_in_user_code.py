@@ -398,7 +398,7 @@ def test_rule_that_was_changed_in_the_database_is_not_run(sqlite_stage, change, 
 
 @pytest.mark.parametrize("options", ['{"limit": 9}', '{"limit": 3, "folder": "/"}'])
 def test_study_is_refused_if_its_row_has_other_options_than_the_signed_rule(sqlite_stage, options):
-    """The study's row has the rule's options; the rule's row of `trainable` has a signed copy."""
+    """The study's row has the rule's options; the table `trainable` has a signed copy of them."""
     create(sqlite_stage, "stopping:TooSlow(limit=3)")
     rule = f'[{{"name": "stopping:TooSlow", "reads": 10, "options": {options}}}]'
     arrange.change(sqlite_stage.study.database, f"UPDATE study SET rules = '{rule}'")

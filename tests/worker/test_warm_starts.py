@@ -428,7 +428,7 @@ def test_template_whose_memory_has_grown_is_replaced(start, warm, module):
 
 
 @pytest.mark.parametrize("ahead_s", [1e9, 0.0])
-def test_template_is_kept_if_its_module_file_has_the_current_or_a_future_mtime(
+def test_template_is_kept_if_the_mtime_of_its_module_file_is_now_or_in_the_future(
     start, warm, module, ahead_s
 ):
     trainable = module(PLAIN)

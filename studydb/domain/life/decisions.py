@@ -40,7 +40,7 @@ class DecidedBy(StrEnum):
     LIMIT = "limit"
     """A limit or a stop rule for the whole study, or the limit of a trial's running time."""
     REQUESTS = "requests"
-    """The resource function: the study was paused because it did not say what a trial needs."""
+    """The resource function: what it says about a trial is unknown or cannot be stored."""
 
 
 class Verdict(Struct, frozen=True):
