@@ -212,7 +212,7 @@ def _promotion(
 def build_promotion(
     stack: ExitStack, *, index: int, url: str, names: Mapping[str, str]
 ) -> Mapping[str, Step]:
-    """Return the steps: a report that pauses its trial, and a worker's whole turn."""
+    """Return what is measured: a report that pauses its trial, and `RungWorker.turn`."""
     database = stack.enter_context(closing_at_end(connect(url, connections=1)))
     study = load(database, STUDY)
     leases = running.Leases(stack.enter_context(raw.connect(url)), worker_id=index + 1)

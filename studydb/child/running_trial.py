@@ -304,9 +304,9 @@ class RunningTrial:
         Whether the result certainly completes the trial.
 
         The bytes of such a result's checkpoint are stored before the result is sent; the worker
-        stores the checkpoint's row after the result. If the process dies in between, no row names
-        these bytes, and the trial resumes from an earlier checkpoint. If the result were sent
-        first, the trial could be complete without its last checkpoint.
+        stores the checkpoint's row after the result. If the process dies before it has sent the
+        result, the checkpoint gets no row, and the trial resumes from an earlier checkpoint. If the
+        result were sent first, the trial could be complete without its last checkpoint.
         """
         is_at_end = self._final_step is not None and result.step >= self._final_step
         return result.is_last or is_at_end or self._watch.passes_a_bound(result)

@@ -51,7 +51,11 @@ def main(parent_pid: int) -> NoReturn:
 
 
 def _receive(channel: Channel, parent_pid: int, waiting: "SimpleQueue[Request]") -> None:
-    """Take requests until the trial's process ends; then end this process, even amid an upload."""
+    """
+    Take requests until the trial's process ends or closes the socket.
+
+    Then end this process, even during an upload.
+    """
     try:
         while os.getppid() == parent_pid:
             if (frame := channel.receive(_LOOK_S)) is not None:

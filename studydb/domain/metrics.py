@@ -112,12 +112,12 @@ def read_report(
         report: The user's dict; dicts may be nested, numbers may be NumPy's.
         metric: The study's metric; nested names are joined by "/".
         last_step: The last reported or restored step; a report without a step gets this step + 1.
-        rises_from: The number that the step must exceed, `last_step` by default. It is 0 for an
-            attempt's first report, whose step can be below the restored step.
+        rises_from: The number that the step must exceed; if None, `last_step`. Callers give 0 for
+            an attempt's first report, because its step may be below the restored step.
         time_total_s: See `Result`.
 
     Raises:
-        InvalidReport: The report is no dict or too large, the metric is missing or not a number,
+        InvalidReport: The report is no mapping or too large, the metric is missing or no number,
             the step is not an integer that rises, `done` is not true or false, two metrics have the
             same name, or a value cannot be stored.
     """
@@ -163,8 +163,8 @@ def plain_metrics(report: Mapping[str, Any]) -> dict[str, Any]:
     The names of nested dicts are joined by "/", as `read_report` joins them.
 
     Raises:
-        InvalidReport: The report is no dict, two metrics have the same name, or a value cannot be
-            stored.
+        InvalidReport: The report is no mapping, two metrics have the same name, or a value cannot
+            be stored.
     """
     _check_is_mapping(report, "error")
     flat: dict[str, Any] = {}

@@ -200,8 +200,9 @@ class Capacity(Struct, frozen=True):
 
     Attributes:
         cpus, memory_gb: Amounts; infinite where the worker has no limit.
-        cards: Which part of each GPU is offered or free: 1.0 for a whole card. A fraction of a GPU
-            must fit on one card, and a whole GPU is a card that no other trial uses.
+        cards: Which part of each GPU is offered or free: 1.0 for a whole card. A request for less
+            than one GPU must fit on one card. A request for n GPUs takes n cards that no other
+            trial uses.
         custom: Amounts by name. A worker has nothing of a resource that it does not name.
         tags: Words that studies may require of their workers, such as "a100".
         is_unlimited: Whether every request fits. This is so in an own loop (`study.ask`) that was

@@ -142,6 +142,6 @@ def _propose_ahead(database: Database, study: Study, *, taken: int) -> None:
 
 
 def skip_duplicate(database: Database, study: Study) -> None:
-    """Skip the next draw if its proposal and a trial with the same params must both be unique."""
+    """Skip the next draw if a trial has its params, and the params of both must be unique."""
     with database.begin(durable=False, single=True) as txn:
         proposals.skip_duplicate(txn, study_id=study.id)

@@ -147,7 +147,7 @@ def _facts(
     outcome: Reason,
     failure: Failure | None,
 ) -> tuple[Reason, TrialFacts]:
-    """Return how the attempt counts, and what its trial's next state depends on."""
+    """Return the outcome that counts, and the facts that decide about the trial's next state."""
     outcome, delay_s = judge_exit(txn, lease=lease, outcome=outcome, failure=failure)
     counting, failure_delay_s = judge_failure(
         txn, study, lease=lease, outcome=outcome, failure=failure

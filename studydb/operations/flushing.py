@@ -58,7 +58,7 @@ class Flushed(Struct, frozen=True):
             None if there is no such step.
         why: The reason that the study's custom scheduler gives for stopping or pausing the trial at
             the last stored step; None if it gives no reason.
-        resources: What the trial asks for from its next attempt on; None if the custom scheduler
+        resources: Which resources the trial's next attempts need; None if the custom scheduler
             has not changed this request with its verdict.
     """
 

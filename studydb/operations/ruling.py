@@ -40,9 +40,9 @@ def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None
     """
     Carry out what the user's code has decided besides the verdict.
 
-    Record why the code stops or pauses the trial, and what the trial asks for from its next attempt
-    on; pause the study if the code did not decide. The study's row is locked if the study is paused
-    or the trial's resources change.
+    Record why the code stops or pauses the trial. Store which resources the trial's next attempts
+    need. Pause the study if the code did not decide. The study's row is locked if the study is
+    paused or the trial's resources change.
     """
     if flushed.undecided is not None:
         step, undecided = flushed.undecided
@@ -68,7 +68,7 @@ def carry_out(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None
 
 def _change_resources(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease) -> None:
     """
-    Store what a trial that pauses asks for from its next attempt on.
+    Store which resources the next attempts of a pausing trial need.
 
     If the study has 64 different requests already, and the new request would be one more, the trial
     keeps its former request, and the study pauses itself.

@@ -19,7 +19,7 @@ from studydb.domain.text.display import shortened
 
 LINE_BYTES = 1 << 20
 """
-A line with more than about this many bytes is skipped; if it has a report's mark, it is refused.
+A line with more than about this many bytes is skipped. If it has a report's mark, the trial fails.
 """
 
 _MARK, _TUNE_MARK = b"[studydb]", b"[tune-metric]:"
@@ -79,7 +79,7 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
     If the report has both of these fields, `step` stays a metric.
 
     Raises:
-        InvalidReport: `checkpoint` is neither a boolean nor a path.
+        InvalidReport: `checkpoint` is given, but it is neither a boolean nor a path.
     """
     metrics = dict(fields)
     checkpoint = metrics.pop(CHECKPOINT, False) or False

@@ -25,7 +25,7 @@ def options_of(code: Trainable) -> dict[str, Any] | None:
     """
     Read the options of a rule or scheduler from its code; None if they cannot be read.
 
-    The signature of the code is not checked here.
+    This function does not check whether a trusted key has signed the code.
     """
     with suppress(ValueError, RecursionError):
         options = json.loads(code.source or b"")

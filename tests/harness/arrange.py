@@ -102,8 +102,9 @@ def created(database: Database, spec: NewStudy) -> Study:
     """
     Create a study.
 
-    The database does not store the functions `ask`, which call the user's code. So the returned
-    study gets the scheduler and the resource function of `spec` if they have `ask`.
+    A custom scheduler and a resource function may have the attribute `ask`, a function that calls
+    the user's code. The database does not store it, so the returned study gets such a scheduler or
+    resource function from `spec`.
     """
     study = create(database, spec)
     if getattr(spec.resources, "ask", None) is not None:

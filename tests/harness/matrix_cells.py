@@ -162,10 +162,10 @@ ACTORS: dict[str, Make] = {
 
 def prepared(database: Database, rng: Random, request: str, state: State) -> Subject:
     """
-    A study with a trial in the state, and another trial.
+    A study with a trial in the state, and in most cases another trial.
 
     If the request is about resources, trials ask for resources, and workers offer unequal amounts.
-    In this case there is no other trial if the workers that are chosen to start it have no room.
+    Then the other trial is missing if no worker that is drawn to start it has room.
     """
     limits: dict[str, Any] = {"max_steps": 1_000_000} if request == "set limits" else {}
     if "resources" in request:

@@ -35,7 +35,7 @@ def enqueue(
     asks: str | None = None,
     start: StartOf | ModelCheckpoint | None = None,
 ) -> int:
-    """Add a trial that a person asks for; `start` may be a person's upload or dict, too."""
+    """Add an enqueued trial; it may begin from a trial's checkpoint, or from one that is given."""
     if recorded := model._recorded(request.token):
         return int(recorded["data"]["number"])
     source = _source(model, start) if isinstance(start, StartOf) else None

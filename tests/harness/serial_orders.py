@@ -22,7 +22,10 @@ from studydb.domain.life.states import State
 Numbers = frozenset[int]
 
 MOST_LOCKED = 2
-"""The search assumes that a sweep skips at most this many trials that other calls have locked."""
+"""
+The search assumes that a sweep skips at most this many trials that other calls have locked, when it
+begins and again when it ends attempts.
+"""
 
 
 class SerialOutcomes:
@@ -55,8 +58,8 @@ def explaining_order(
     """
     Return an order of turns that gives the answers and rows; None if there is no such order.
 
-    A turn is the position of its action in `actions`. An action with several transactions has
-    several turns.
+    A turn is one step of an action, such as one of its transactions. In an order, each turn is
+    given by the position of its action in `actions`.
     """
     expected = unordered(shown)
     for skipped, skipped_later in _locked_by_others(model, actions):

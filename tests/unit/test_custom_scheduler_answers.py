@@ -200,7 +200,7 @@ def test_work_of_a_process_that_does_not_speak_the_protocol_is_refused(plain):
 
 
 @pytest.mark.parametrize("key", [RungKey(1, 2), RungKey(0, 4)])
-def test_answer_to_close_a_closed_or_empty_rung_is_read_as_wait(key):
+def test_scheduler_that_closes_a_closed_or_empty_rung_waits(key):
     assert worked(Close(key, 1)) is Idle.WAIT
 
 

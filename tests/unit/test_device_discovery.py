@@ -194,7 +194,7 @@ def test_index_and_uuid_of_a_card_have_one_lock(environ, smi):
     assert by_uuid.take(1) is None
 
 
-def test_index_without_a_known_uuid_is_locked_within_its_batch_job(environ, no_smi):
+def test_lock_of_an_index_without_a_known_uuid_holds_only_within_one_batch_job(environ, no_smi):
     variables = environ | {"CUDA_VISIBLE_DEVICES": "0"}
     held = Devices.of("auto", variables).take(1)
 

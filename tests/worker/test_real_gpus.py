@@ -53,7 +53,7 @@ def module(tmp_path):
     """
     Return a function that writes a module and returns the module's `train` as a trainable.
 
-    The module has the functions of `CARDS`, and the source that is given.
+    The module has the code of `CARDS`, and the source that is given.
     """
 
     def write(source, name="mine"):

@@ -128,7 +128,7 @@ class Decision:
             an EXPLOIT yet.
         why: In words, why a trial is stopped or paused, for `show` and `status`. Only a scheduler
             in the user's code sets it; studydb itself explains the decisions of its schedulers.
-        resources: What a trial that pauses asks for from its next attempt on, such as {"gpus": 2};
+        resources: Which resources the next attempts of a pausing trial need, such as {"gpus": 2};
             None if the request does not change. Only a scheduler in the user's code sets it.
     """
 
