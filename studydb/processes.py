@@ -142,7 +142,7 @@ def pids_with_environment(entry: bytes) -> list[int]:
 
 
 def environments_with(name: str) -> list[tuple[int, dict[str, str]]]:
-    """The pids and environments of processes that started with a variable; none without /proc."""
+    """The pids and environments of processes that started with this variable; [] without /proc."""
     found = [(pid, dict(_variables_of(pid))) for pid in _pids()]
     return [(pid, environment) for pid, environment in found if name in environment]
 
@@ -255,8 +255,8 @@ def die_with_parent(number: int, parent_pid: int) -> None:
     Have Linux send signal `number` to this process when its parent dies.
 
     If the parent is no longer `parent_pid`, the process `parent_pid` has died already, and the
-    signal is sent now. On systems other than Linux the caller must notice the parent's death by
-    itself, from the closed socket of the parent.
+    signal is sent now. On systems other than Linux the caller must notice the parent's death
+    itself: the socket to the parent is then closed.
     """
     if sys.platform == "linux":
         _prctl(_SET_PARENT_DEATH_SIGNAL, number)

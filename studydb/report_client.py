@@ -26,7 +26,7 @@ _GO = b'{"go": true}\n'
 
 
 class NoRunner(Exception):
-    """No trial's process answers: the command runs in no trial, or the trial's process is gone."""
+    """A report has no answer: the command runs in no trial, or the trial's process is gone."""
 
 
 def exchange(message: str) -> "dict[str, Any]":
@@ -40,7 +40,7 @@ def exchange(message: str) -> "dict[str, Any]":
         {"go": True}; {"go": False, "why": …}; or {"error": …, "type": …} for a refused report.
 
     Raises:
-        NoRunner: No process of a trial answers.
+        NoRunner: The report has no answer.
     """
     path = os.environ.get(SOCKET)
     if not path:

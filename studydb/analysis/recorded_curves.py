@@ -201,11 +201,9 @@ class RecordedCurves:
         Read a file of curves; its form is in this module's docstring.
 
         Args:
-            metric: The metric, for a file without `metric`. If this argument is also None, the
-                metric is the name of the first entry's only list, or "values" if that entry does
-                not have exactly one list.
-            mode: The mode, for a file without `mode`. If this argument is also None, the mode is
-                "min".
+            metric: The metric, for a file without `metric`. None takes the key of the first entry's
+                only list, or "values" if that entry does not have exactly one list.
+            mode: The mode, for a file without `mode`. None takes "min".
 
         Raises:
             InvalidSpec: The file cannot be read, or has another form.

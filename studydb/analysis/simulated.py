@@ -83,10 +83,10 @@ class Simulation:
         n_after_decision: How many of the `n_steps` were trained although the scheduler had already
             decided to stop or pause the trial at an earlier step. Steps whose results were not
             stored count, too. A number above 0 would be a fault of studydb.
-        n_judged: How many reports have an entry in a rung.
+        n_judged: How many entries all rungs have together.
         n_kills: How many workers were killed.
         duration_s: The simulated seconds from the start to the last report.
-        optimum: The best of the values that the recorded curves have at their ends.
+        optimum: The best of the recorded curves' last values.
     """
 
     objective: Objective
@@ -117,7 +117,7 @@ class Simulation:
         return past[-1] if past else None
 
     def trials_dataframe(self) -> "pd.DataFrame":
-        """Return a row per trial: `SimulatedTrial`, with a column per parameter."""
+        """Return a row per trial: the fields of `SimulatedTrial`, and a column per parameter."""
         paths = dict.fromkeys(path for trial in self.trials for path in trial.params)
         frame = FrameBuilder(
             STUDY,

@@ -25,8 +25,8 @@ def make_wide_views(database: Database, study: Study) -> tuple[list[WideView], l
     The columns have the names of the data frames' columns, cut to 63 bytes. A parameter whose
     values are all integers of 64 bits has an integer column; the values of a `quniform` are
     doubles. Columns of other parameters and of metrics are doubles, or texts if a value is not a
-    number. A metric never has an integer column, because its type may change from step to step. A
-    metric that is first reported after the views were made has no column.
+    number. A metric never has an integer column, because the type of the metric's values may change
+    from step to step. A metric that is first reported after the views were made has no column.
 
     Returns:
         The views that were made, and the names of this study's older views that were dropped

@@ -50,7 +50,11 @@ class Restored:
 
     @property
     def path(self) -> Path:
-        """A copy of the saved directory; you may change it. It is removed after the attempt."""
+        """
+        A copy of the saved directory.
+
+        You may change the copy. The copy is removed after the attempt.
+        """
         if self._path is None:
             raise CheckpointError("The checkpoint is a dict; use its .to_dict().")
         return self._path
@@ -122,7 +126,7 @@ def _inline_bytes(restore: Restore) -> bytes:
 
 
 class Saver:
-    """Stores checkpoints that a trial reports, or that a user gives to a new trial as its start."""
+    """Stores checkpoints that a trial reports, or that a user gives a new trial to start from."""
 
     def __init__(
         self,
@@ -168,7 +172,7 @@ class Saver:
         be found and deleted if this process dies.
 
         Raises:
-            CheckpointError: A UUID of the study or trial is damaged.
+            CheckpointError: The UUID of the study or of the trial is damaged.
         """
         if self._store is None:
             return None
@@ -217,7 +221,7 @@ class Saver:
 
 
 def _fill(cache: RestoreCache, prepared: bytes | Path, stored: Stored) -> None:
-    """Add a stored checkpoint to the cache, which takes little time compared with the upload."""
+    """Add a stored checkpoint to the cache; the copy takes little time compared with the upload."""
     if isinstance(prepared, bytes):
         cache.add_bytes(stored.digest, prepared)
     else:

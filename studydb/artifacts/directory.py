@@ -33,7 +33,7 @@ class DirectoryStore:
 
     On a host that has not mounted a shared directory, the directory is missing or empty. So only
     `add_study` makes the folder of a study. Without this folder, writes raise CheckpointError, and
-    reads raise OSError, after which no checkpoint is marked as corrupt.
+    reads raise OSError, so that no checkpoint is marked as corrupt.
     """
 
     is_remote = False

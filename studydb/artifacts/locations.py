@@ -72,11 +72,11 @@ class Locations(Struct, frozen=True):
         """
         Remove a study's checkpoints outside the database, and its trials' files on this host.
 
-        These files are the output of the attempts and the directories of the trials.
+        The trials' files are the output of the attempts and the directories of the trials.
 
         Raises:
             CheckpointError: A store cannot remove the checkpoints.
-            StorageError: The folder of these files cannot be removed.
+            StorageError: The folder of the trials' files cannot be removed.
         """
         for store in self.checkpoint_stores(study).outside_database():
             open_store(store).delete_study(study.uuid)

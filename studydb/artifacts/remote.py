@@ -40,7 +40,9 @@ _FILES_AT_A_TIME = 4
 """How many files of a directory are sent or fetched at a time."""
 
 _MOST_PARTS = 9_000
-"""S3 takes 10,000 parts per object, so the parts of a file above 70 GiB are larger than 8 MiB."""
+"""
+S3 takes at most 10,000 parts per object, so the parts of a file above 70 GiB exceed `PART_BYTES`.
+"""
 
 _MARKERS = ("KeyMarker", "UploadIdMarker")
 """The parameters of S3 that say where the next page of a list of multipart uploads begins."""
@@ -61,7 +63,7 @@ class Scheme(Struct, frozen=True):
         extra: The extra of studydb that installs the library; None if fsspec is enough.
         options: The options of the file system that are set to False. No option holds credentials:
             the library finds them on the host, for example in environment variables.
-        get_options: The options of a download, which bound its memory.
+        get_options: The options of a download that limit how much memory the download uses.
         renames: Whether an object appears with its first byte, so that it is written under another
             name and then renamed. Object stores show an object only once it is whole.
         user: Whether the URL may name a user, or, for Azure, a container.

@@ -123,7 +123,7 @@ class RestoreCache:
         return data
 
     def copy_directory(self, restore: Restore, target: Path) -> bool:
-        """Copy an entry to `target`; False if it is missing or damaged, or the copy fails."""
+        """Copy an entry to `target`; False if the copy fails or the entry is missing or damaged."""
         path = self._path(_key_of_directory(restore.digest, restore.url), restore.size_bytes)
         if not os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises PermissionError
             return False

@@ -60,8 +60,8 @@ def is_signed(keyring: Keyring, checkpoint: Checkpoint, *, trial_uuid: str) -> b
     Whether a key of this user signed a checkpoint of this kind, for this trial, attempt and step.
 
     The first version of the payload did not contain the kind. That version is accepted only for a
-    dict. Otherwise a changed row could pass off the signed pickle of a dict as the archive of a
-    directory.
+    dict. If it were accepted for a directory, a changed row could pass off the signed pickle of a
+    dict as the archive of a directory.
     """
     payload = checkpoint_payload(checkpoint, trial_uuid=trial_uuid)
     signatures = {checkpoint.key_id or "": checkpoint.mac or ""}

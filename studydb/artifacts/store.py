@@ -37,7 +37,7 @@ def parts_of(url: str) -> tuple[str, ...] | None:
     """Return study, trial, attempt and name from an object's URL; None for another URL."""
     try:
         path = unquote(urlsplit(url).path)
-    except ValueError:  # urlsplit refuses the URL, such as one whose host contains a bracket
+    except ValueError:  # urlsplit refuses the URL, for example because its host has a bracket
         return None
     parts = tuple(path.split("/")[-_DEPTH:])
     return parts if _OBJECT.fullmatch("/".join(parts)) else None

@@ -36,8 +36,8 @@ class Stores(Struct, frozen=True):
 
         Returns:
             The store's URL; "inline:" if `url` is "inline:". If the study has only one store
-            outside the database, its URL is returned without a look at the store. If no store has
-            the object, the URL of the store that was tried first is returned.
+            outside the database, that store's URL is returned without a search for the object. If
+            no store has the object, the URL of the store that was tried first is returned.
 
         Raises:
             CheckpointError: The study has no store outside the database.

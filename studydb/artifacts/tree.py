@@ -51,10 +51,10 @@ def scan(root: Path) -> Tree:
     List the contents of a directory for a checkpoint.
 
     Raises:
-        CheckpointError: The path is not a directory or cannot be read, or the directory holds more
-            than `MAX_FILES` files and directories, or something that cannot be copied: a socket, a
-            pipe, a device, or a link whose target is outside the directory, is missing, or contains
-            the link.
+        CheckpointError: The path is not a directory, the directory cannot be read, it holds more
+            than `MAX_FILES` files and directories, or it holds something that cannot be copied.
+            Sockets, pipes and devices cannot be copied. A link cannot be copied if its target is
+            outside the directory, is missing, or contains the link.
     """
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"

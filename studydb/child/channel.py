@@ -1,4 +1,4 @@
-"""Send and receive frames over a stream socket; a frame is a message: a header and a payload."""
+"""Send and receive frames over a stream socket; a frame is a message of a header and a payload."""
 
 import select
 import socket
@@ -27,7 +27,7 @@ class Frame(NamedTuple):
     One message.
 
     Attributes:
-        header: MessagePack (see messages.py), at most 8 MiB.
+        header: The message's fields in MessagePack, at most 8 MiB.
         payload: Bytes that belong to the message, such as a checkpoint or the trainable's source;
             at most 256 MiB.
     """

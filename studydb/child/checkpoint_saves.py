@@ -75,7 +75,7 @@ class CheckpointSaves:
         try:
             upload = self._begin(step)
             if self._supervisor.lost:
-                return None, None  # perhaps no row was stored, and bytes without a row would stay
+                return None, None  # perhaps the upload has no row, so its bytes would stay for ever
             return self._saver.save(prepared, step=step, upload=upload), None
         except CheckpointError as failure:
             return None, str(failure)
@@ -148,7 +148,7 @@ class CheckpointSaves:
         self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool
     ) -> bytes | Path:
         """
-        Return a copy of the checkpoint that later changes by the user's code do not affect.
+        Return a copy of the checkpoint, so that later changes by the user's code are not sent.
 
         A directory is copied without hard links, because a change to a file changes its hard links,
         too. If `is_given`, the directory is moved, unless it contains symbolic links: the links may

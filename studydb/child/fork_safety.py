@@ -67,7 +67,7 @@ def reason_against(before: Snapshot, *, uses_devices: bool = False) -> str | Non
 
     Libraries that support forks, such as OpenBLAS, end their threads when the process forks. So the
     check forks once and then counts the native threads of this process. Any thread that is still
-    there, except jemalloc's, belongs to a library that does not support forks.
+    there, except the main thread and jemalloc's, belongs to a library that does not support forks.
 
     Args:
         before: The snapshot from before the import.

@@ -275,10 +275,10 @@ class ForkingServer:
         """
         Kill the orphans that dead children left in other process groups.
 
-        This process adopts orphans. The environment of an orphan contains the request number of the
-        child that left it. An orphan that was forked without exec has no number there, so all
-        orphans are killed once the only children are deciders. A decider may live as long as the
-        worker.
+        This process adopts orphans. After an exec, the environment of an orphan contains the
+        request number of the child that left the orphan. An orphan without an exec has no number
+        there, so all orphans are killed once no children but deciders are left. A decider may live
+        as long as the worker.
         """
         if self._strays_due_s is None or time.monotonic() < self._strays_due_s:
             return

@@ -107,7 +107,7 @@ class Job(Struct, frozen=True):
         return structs.replace(self, scratch=scratch)
 
     def with_source(self, source: bytes | None, **others: Any) -> "Job":
-        """Copy the job; replace the trainable's source and `others`, and drop the signatures."""
+        """Copy the job; replace the trainable's source and the fields `others`; drop signatures."""
         trainable = structs.replace(self.to_import.trainable, source=source, signatures={})
         return structs.replace(
             self, to_import=structs.replace(self.to_import, trainable=trainable), **others

@@ -4,7 +4,7 @@ The messages that a child and its worker exchange after the job (see job.py).
 ```
 child → worker                                       worker → child
 began    the user's function starts now              answer   to any message that has an id
-report   a result, a checkpoint's outcome, or both   stop     a new verdict, or its withdrawal
+report   a result, a checkpoint's outcome, or both   stop     a verdict, or its withdrawal
 flush    asks to store all earlier reports           lost     the lease is lost
 upload   asks to record that an upload begins
 end      how the code ended (the last message)       next     run another attempt, on a new channel

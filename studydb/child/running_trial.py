@@ -122,12 +122,12 @@ class RunningTrial:
 
         The call returns immediately, except in four cases. At a step where the trial may be stopped
         or paused, the call waits for the decision. If the first step of an attempt is not after the
-        restored checkpoint's step, the call waits until the result is stored. With a checkpoint for
-        a directory or the database, the call waits until result and checkpoint are stored. With a
-        checkpoint for a remote store, the call waits until the previous checkpoint is sent, copies
-        the new one, and returns before the copy is sent; `flush` waits until the copy is stored. At
-        the last step, the call itself waits until the new checkpoint is stored. If the store fails,
-        training continues and the previous checkpoint is kept.
+        restored checkpoint's step, the call waits until the result is stored. With a checkpoint, if
+        the store is a directory or the database, the call waits until result and checkpoint are
+        stored. With a checkpoint, if the store is remote, the call waits until the previous
+        checkpoint is sent, copies the new one, and returns before the copy is sent; `flush` waits
+        until the copy is stored. At the last step, the call itself waits until the new checkpoint
+        is stored. If the store fails, training continues and the previous checkpoint is kept.
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is
@@ -135,7 +135,7 @@ class RunningTrial:
             checkpoint: A dict, or the path of a directory.
 
         Returns:
-            True, so that the loop of an own trial (`while trial.report(…)`) runs here, too.
+            True, so that the code of an own loop (`while trial.report(…)`) runs here, too.
 
         Raises:
             InvalidReport: The metrics cannot be stored; InvalidReport is a ValueError.

@@ -42,12 +42,12 @@ _START = (
 _IGNORED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
 
 _END_TIMEOUT_S = 5.0
-"""How long to wait until a killed sender has ended; only a hanging disk delays the end so long."""
+"""How long to wait for the end of a sender; only a hanging disk delays a killed sender so long."""
 
 Outcome = tuple[Saved | None, str | None]
 """
-The record of a stored checkpoint, or why it was not stored. (None, None) if there is no checkpoint,
-or the attempt has lost its lease.
+The record of a stored checkpoint, or why a checkpoint was not stored. (None, None) if there is no
+checkpoint, or the attempt has lost its lease.
 """
 
 
@@ -67,7 +67,7 @@ class Destination(Struct, frozen=True):
     cache_bytes: int
 
     def saver(self, *, inline_limit_bytes: int) -> Saver:
-        """Make the saver of the attempt; the limit applies only to checkpoints in the database."""
+        """Make the saver; `inline_limit_bytes` limits checkpoints in the database only."""
         return Saver(
             self.store,
             study_uuid=self.study_uuid,
@@ -93,7 +93,7 @@ class Request(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """What has become of a request: the checkpoint's record, or why it was not stored."""
+    """What became of a request: the checkpoint's record, or why the checkpoint was not stored."""
 
     saved: Saved | None
     error: str | None

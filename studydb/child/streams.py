@@ -10,7 +10,7 @@ from contextlib import suppress
 
 def prepare_streams() -> None:
     """
-    Replace stdout and stderr by line-buffered streams, and print the stack at a crash.
+    Replace stdout and stderr by line-buffered streams, and have Python print the stack at a crash.
 
     The inherited streams are not kept, because they cache properties of the fork server's streams.
     """

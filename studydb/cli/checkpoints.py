@@ -37,7 +37,7 @@ def checkpoints(
     *, name: str, trial: int | str | None, limit: int, form: str, storage: Storage
 ) -> None:
     """
-    List the checkpoints that are kept of TRIAL, or of the newest trials of NAME.
+    List the kept checkpoints of TRIAL, or of the newest trials of NAME.
 
     value: the value of the study's metric at the step of the checkpoint. pins: how many pins keep
     the checkpoint, for people and for trials that begin from it.

@@ -151,7 +151,7 @@ def refuse_empty_command(ctx: click.Context, args: Sequence[str]) -> None:
     "--time-limit",
     "time_limit_s",
     metavar="TIME",
-    help="Stop the study TIME (such as 2h) after its first worker's start.",
+    help="Stop the study once TIME (such as 2h) has passed since its first worker started.",
 )
 @click.option(
     "--total-time-limit",

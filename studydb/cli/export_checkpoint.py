@@ -32,7 +32,7 @@ MOST_STEPS = 10
 @click.option(
     "--best",
     is_flag=True,
-    help="The checkpoint with the best value; without TRIAL, of the best trial.",
+    help="The checkpoint with the best value. Without TRIAL, the best trial is meant.",
 )
 @storage_option
 @click.pass_context
@@ -73,7 +73,7 @@ def export_checkpoint(
 @click.option(
     "--best",
     is_flag=True,
-    help="From the checkpoint with the best value; without TRIAL, of the best trial.",
+    help="From the checkpoint with the best value. Without TRIAL, the best trial is meant.",
 )
 @storage_option
 @click.pass_context

@@ -19,7 +19,7 @@ def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
     The command deletes checkpoints that neither the study's keep=… nor a pin keeps; the bytes of
     removed checkpoints, if a crash or a failing store has left them; and uploads that were cut off.
     Usually there is nothing to delete, because workers immediately delete what their trials no
-    longer keep. The command may run while workers run. Damaged checkpoints stay.
+    longer keep. The command may run while workers run. Corrupt checkpoints stay.
     """
     with opened_study(storage, name) as study:
         done = study.gc(dry_run=dry_run)

@@ -64,7 +64,7 @@ def logs(
 
 class Tail:
     """
-    Reads a growing file `x`, which its writer renames to `x.1` when it is full.
+    Reads a growing file `x`, which its writer renames to `x.1` when the file is full.
 
     The file that was read last stays open until a newer file is read, or until `close`. So no newer
     file gets the inode of the open file.

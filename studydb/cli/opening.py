@@ -36,7 +36,12 @@ def opened_study(storage: Storage, name: str) -> "closing[Study]":
 
 
 def created_study(storage: Storage, name: str, **options: Any) -> "closing[Study]":
-    """Create a study for one command, or load it if `load_if_exists`; see `create_study`."""
+    """
+    Create a study for one command; with `load_if_exists`, load the study if it exists.
+
+    Args:
+        options: Further arguments of `create_study`.
+    """
     from studydb.study import create_study
 
     with _differences_printed():

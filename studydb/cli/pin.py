@@ -25,7 +25,8 @@ def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage:
     """
     Pin a checkpoint of trial TRIAL of study NAME, so that it is kept until the pin is removed.
 
-    A pinned checkpoint is deleted only with its study. No trial restores a corrupt checkpoint.
+    A pinned checkpoint is deleted only with its study. A corrupt checkpoint is not restored by any
+    trial, even if it is pinned.
     """
     with opened_study(storage, name) as study:
         steps = study.pin(trial, step=step, remove=remove)

@@ -1,9 +1,9 @@
 """
 Print tables, named values and next commands for people, and JSON and CSV for programs.
 
-On a terminal the library rich draws a table of up to 500 rows. Any other table has plain columns
-without colours. No cell is cut. Doubles have six significant digits in tables, and all digits in
-JSON and CSV.
+On a terminal, a table of up to 500 rows is drawn by the library `rich`. Any other table has plain
+columns without colours. No cell is cut. Doubles have six significant digits in tables, and all
+digits in JSON and CSV.
 """
 
 import csv
@@ -25,7 +25,7 @@ MOST_MEASURED_ROWS = 5_000
 """How many rows at the beginning of a table determine the widths of its columns."""
 
 MOST_RICH_ROWS = 500
-"""A table with more rows is printed without rich, which takes a millisecond a row."""
+"""A table with more rows is printed without rich, because rich takes a millisecond a row."""
 
 MOST_UNBROKEN = 20
 """
@@ -53,7 +53,7 @@ def print_rows(
     Args:
         columns: One name per value of a row.
         form: "table", "json" (a list of objects) or "csv" (with a header).
-        noun: What the rows are, such as "trials"; without rows a table reads "no trials".
+        noun: What the rows are, such as "trials". For an empty table, "no trials" is printed.
         spare: Columns that a rich table leaves out on a narrow terminal, in this order.
     """
     if form == "json":

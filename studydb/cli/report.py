@@ -15,8 +15,8 @@ def report(metrics: Sequence[str], step: int | None, *, save: bool) -> int:
     """
     Report the metrics of one step from a trial's command, or from a program that it has started.
 
-    The exit code tells what to do: 0 go on; 10 end now, the file $STUDYDB_STOP says why; 11 end,
-    the lease is lost; 2 the report is wrong; 1 there is no trial, or its process does not answer.
+    Exit codes: 0: go on; 10: end now (the file $STUDYDB_STOP says why); 11: end, because the lease
+    is lost; 2: the report is wrong; 1: there is no trial, or the trial's process does not answer.
     """
     words = [*metrics, *([] if step is None else ["--step", str(step)]), *["--save"] * save]
     return report_client.main(words)

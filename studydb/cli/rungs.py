@@ -31,10 +31,10 @@ def rungs(*, name: str, limit: int, form: str, storage: Storage) -> None:
 
     entries: trials that were judged there. ranked: entries that are not NaN and whose trials are
     neither invalidated nor cloned. waiting: trials that wait there to be resumed. top: the share of
-    ranked entries that reach `cutoff`. cutoff: the value by which ASHA and MedianStopping decide;
-    ASHA with the rule "syne_tune" decides by ranks instead, and a custom scheduler may use the
-    cutoff, too. HyperBand and OneEpoch have no cutoff: they decide when a rung closes. best: the
-    best value of a ranked entry. kept: the worst value that was kept when the rung closed.
+    ranked entries that reach `cutoff`. cutoff: the value by which ASHA and MedianStopping decide,
+    and custom schedulers may decide; ASHA with the rule "syne_tune" decides by ranks instead.
+    HyperBand and OneEpoch have no cutoff: they decide when a rung closes. best: the best value of a
+    ranked entry. kept: the worst value that was kept when the rung closed.
     """
     from studydb.operations.reads import list_rungs
 

@@ -71,13 +71,13 @@ def set(  # noqa: A001  the command
     resources='gpus=1, memory_gb=8' says what each trial without its own request needs. With --trial
     N, it says what trial N needs; trial N must be PENDING or PAUSED.
 
-    checkpoints=URL says where attempts that start later save: in a directory that all workers see,
-    in a remote store, or, with checkpoints=inline:, in the database. Older checkpoints stay in
-    their store, and trials are restored from that store.
+    checkpoints=URL says where checkpoints are saved by attempts that start later: in a directory
+    that all workers see, in a remote store, or, with checkpoints=inline:, in the database. Older
+    checkpoints stay in their store, and trials are restored from that store.
 
-    trainable=M:F or a command says what attempts that start later run: the function or class F of
-    the module M, or the command, signed with your key. Running attempts go on with the former code.
-    Workers need no restart.
+    trainable=M:F or a command says what is run by attempts that start later: the function or class
+    F of the module M, or the command, signed with your key. Running attempts go on with the former
+    code. Workers need no restart.
     """
     given = read_settings(settings)
     checkpoints, trainable = given.pop("checkpoints", None), given.pop("trainable", None)
@@ -113,7 +113,7 @@ def set(  # noqa: A001  the command
 
 
 def _print_later(record: "Study", name: str, *, checkpoints: Any, keep: Any, code: Any) -> None:
-    """Print what attempts that start later do; the arguments tell which settings were given."""
+    """Print what is new for attempts that start later; an argument is None if it was not given."""
     later = f"Study {name!r}: attempts that start later"
     if checkpoints is not None:
         click.echo(f"{later} save checkpoints to {visible(record.checkpoints or '')}.")

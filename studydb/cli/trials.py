@@ -80,7 +80,8 @@ def trials(
     """
     List the trials of NAME: the columns of v_trial.
 
-    JSON has all columns. CSV has a column for each parameter. A table has the columns that fit.
+    JSON and CSV have all columns; CSV has a column for each parameter instead of params. A table
+    leaves some columns out.
     """
     from studydb.operations.reads import listed_trials
 
@@ -128,7 +129,7 @@ def results(*, name: str, trial: int | str, limit: int | None, form: str, storag
     """
     List the results of trial TRIAL of study NAME by step: the columns of v_result.
 
-    A table and CSV have a column per metric. A table has no columns study, number and value.
+    A table and CSV have a column per metric. A table leaves out study, number and value.
     """
     from studydb.operations.pages import trial_results
 

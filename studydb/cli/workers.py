@@ -34,7 +34,7 @@ def workers(*, name: str | None, limit: int, form: str, storage: Storage) -> Non
     """
     List the workers of all studies, or of NAME, newest first.
 
-    health: alive, draining (asked to end), silent (not seen for longer than its lease), dead (a
+    health: alive, draining (asked to end), silent (not seen for longer than a lease lasts), dead (a
     process of this host that no longer exists), or ended. uses: the resources that the trials of a
     live worker use, and the resources that the worker offers; empty if trials do not ask for
     resources.

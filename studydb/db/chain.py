@@ -98,8 +98,8 @@ class Chain:
     the first must refer to the one before it, and the main statement must refer to the last. If a
     statement returns no row, the later statements write nothing: on PostgreSQL because they refer
     to the missing row, on SQLite because they are not run. What an earlier statement has written
-    stays. So a statement before the main one may write only if its conditions ensure that each
-    later statement will return a row.
+    stays. So a statement of `before` may write only if its conditions ensure that the statements
+    after it, up to the main statement, will return a row.
 
     On PostgreSQL the constants of a chain are part of its SQL, because each bind takes time in the
     driver and on the server. A trial that flushes each step is 3 % faster without these binds.

@@ -28,7 +28,7 @@ def connect(
         read_only: Whether the connections may only read.
         check: Whether to check the file and the schema; False for commands that read or change the
             schema's revision. Without the check, no connection is opened yet.
-        longest_silence: See `Database`; None for `LONGEST_SILENCE_S`.
+        longest_silence: The value of `Database.longest_silence`; None for its default.
 
     Raises:
         UsageError: The URL does not name a PostgreSQL or SQLite database, or its `pooler` is not

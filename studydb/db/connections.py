@@ -100,8 +100,8 @@ class Connections:
         Args:
             limit: How many connections may be open at a time.
             url: The database's URL, with its password masked.
-            waits_at_fork: Whether a fork waits until no thread uses a connection. SQLite keeps the
-                locks of a process in its memory: a child that inherits a lock waits for ever.
+            waits_at_fork: Whether a fork waits until no thread uses a connection. SQLite keeps its
+                locks in the process's memory: a child that inherits a lock waits for ever.
         """
         self._open, self._limit, self._url = open_cursor, limit, url
         self.waits_at_fork = waits_at_fork
@@ -113,7 +113,7 @@ class Connections:
         """Drop all connections without closing them: after a fork they belong to the parent."""
         self._free: list[Cursor] = []
         self._n_closed = 0  # calls of `close`
-        self._in_use: dict[object, _Use] = {}  # by cursor, or by `place` until it is opened
+        self._in_use: dict[object, _Use] = {}  # by cursor, or by `place` until the cursor is opened
         self._lock = threading.RLock()  # the garbage collector may call `discard` at any time
         self._given_back = threading.Condition(self._lock)
         self._n_waiting = 0
@@ -124,8 +124,8 @@ class Connections:
 
         Args:
             frame: The frame whose `with` block will use the cursor. None if no `with` block uses
-                it, or if the block is in a generator or a coroutine, whose frame leaves the stack
-                while it waits.
+                the cursor, or if the block is in a generator or a coroutine, whose frame leaves the
+                stack while it waits.
 
         Raises:
             StorageBusy: No cursor became free for this thread within 30 s.

@@ -45,10 +45,10 @@ class Database:
         clock: The clock of a test or a simulation; None to use the database's.
         observer: Called with the SQL of every statement of a `Txn`, and with "BEGIN", "COMMIT" and
             "ROLLBACK".
-        on_slow: Called after a transaction that took more than a second and raised no error, with
-            its operation's name and its seconds; None to report nothing.
-        no_queue_until_s: Asks skip their queue until `time.monotonic()` reaches this value; see
-            `operations/ask`.
+        on_slow: Called with the operation's name and the seconds of each transaction that took more
+            than a second and raised no error; None to report nothing.
+        no_queue_until_s: Asks skip the queue of asks until `time.monotonic()` reaches this value;
+            `operations/ask` sets the value when an ask's wait in the queue has timed out.
     """
 
     def __init__(self, url: URL, *, connections: int = 2, read_only: bool = False) -> None:

@@ -62,8 +62,8 @@ invalidated nor cloned. The quantile lies between two of these entries. `cut_sco
 `cut_trial_id` name the worse of the two; `cut_rank` is its rank, counted from the worst entry (0).
 `closed_cutoff` and `closed_ordinal` are the score and the ordinal of the worst entry that was kept
 when the rung closed; -Inf and -1 if none was kept. `is_over` is set if the rung is closed and no
-trial waits there. `n_planned` and `n_ended` are not used: how many trials a rung waits for follows
-from the scheduler, the draws and the trials that run.
+trial waits there. `n_planned` and `n_ended` are not used: the scheduler, the draws and the trials
+that run determine how many trials a rung waits for.
 """
 
 rung_entry = sa.Table(
@@ -112,9 +112,9 @@ running_mean = sa.Table(
     sa.PrimaryKeyConstraint("trial_id"),
 )
 """
-`total` is the sum, and `n_results` the number, of a trial's live values from the step `mean_from`
-of the study's scheduler up to `step`. Only trials of studies whose scheduler compares means have
-rows.
+`total` is the sum of a trial's live values up to `step`, and `n_results` is their number. Values
+before the step `mean_from` of the study's scheduler do not count. Only trials of studies whose
+scheduler compares means have rows.
 """
 
 population = sa.Table(

@@ -43,7 +43,7 @@ NOW = "now"
 """
 The bind for the time. `Txn` binds the time of `Database.clock` if a test or a simulation has set
 that clock. Otherwise `Txn` binds the host's time on SQLite. On PostgreSQL it binds NULL, and the
-server takes its own time; once a caller has read `Txn.now`, `Txn` binds that time.
+server reads its own clock; once a caller has read `Txn.now`, `Txn` binds that time.
 """
 
 
@@ -118,8 +118,8 @@ def texts_of(query: sa.Select[tuple[str]]) -> sa.ColumnElement[Any]:
     """
     Return an expression for the list of the texts in a query's column `text`.
 
-    It is read as a sorted tuple (`db.types.Texts`). On PostgreSQL the expression is an array; an
-    aggregate such as jsonb_agg takes 20 µs longer.
+    The list is read as a sorted tuple (`db.types.Texts`). On PostgreSQL the expression is an array;
+    an aggregate such as jsonb_agg takes 20 µs longer.
     """
     return _TextsOf(query.scalar_subquery())
 

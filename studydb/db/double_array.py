@@ -23,8 +23,8 @@ class DoubleArray(bytes):
         """
         Write doubles and None.
 
-        Text would take five times as many instructions. With two arrays of ten doubles, that would
-        be 5 % of the instructions of a trial.
+        Text would take five times as many instructions. Two arrays of ten doubles, written as text,
+        would take 5 % of the instructions of a trial.
         """
         header = _HEADER.pack(1, 1, _DOUBLE.oid, len(values), 1)
         items = [_NULL if value is None else _ITEM.pack(8, float(value)) for value in values]

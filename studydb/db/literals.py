@@ -30,7 +30,7 @@ def literal(text: str) -> str:
 
 
 NOT_FINITE = f"({', '.join(map(literal, NUMBER_NAMES))})"
-"""How JSON, and doubles on SQLite, hold numbers that are not finite; see `encode_json`."""
+"""The texts for NaN and ±Inf in JSON, and in columns of doubles on SQLite; see `encode_json`."""
 
 
 def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:

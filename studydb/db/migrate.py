@@ -66,7 +66,7 @@ def upgrade(storage: str) -> str:
 
     Raises:
         SchemaTooNew: The database's schema is newer than this studydb.
-        StorageError: The database cannot be reached or written, or another program uses it.
+        StorageError: The database cannot be reached or written, or belongs to another program.
     """
     with _unchecked(storage) as database:
         if not database.postgresql:
@@ -186,7 +186,7 @@ def _make_file(path: Path) -> None:
             # If another process writes or sets the journal mode at this moment, SQLite does not
             # wait for its busy timeout, but refuses at once.
             code = getattr(error, "sqlite_errorcode", None) or 0
-            is_busy = code & 0xFF == sqlite3.SQLITE_BUSY  # also while a log is recovered
+            is_busy = code & 0xFF == sqlite3.SQLITE_BUSY  # includes SQLITE_BUSY_RECOVERY
             if not is_busy or time.monotonic() > deadline_s:
                 raise faults.translate(error, url=str(path)) or StorageError(str(error)) from error
         time.sleep(random.uniform(*WAL_RETRY_S))  # noqa: S311  jitter, no secret
@@ -290,9 +290,9 @@ def _lock_database(connection: sa.Connection) -> bool:
     Take the advisory lock under which the tables are made or changed.
 
     Every role that may connect can take this lock and keep it. So the wait is bounded; if the lock
-    is not free in time, the migration goes on without it. Then only locks on tables protect
-    existing tables. If two processes make missing tables at the same time, one of the processes
-    fails and changes nothing.
+    is not free in time, the migration goes on without it. In this case locks on tables still
+    protect the existing tables; but if two processes make missing tables at the same time, one of
+    the processes fails and changes nothing.
 
     Returns:
         Whether the lock was free within 20 s.

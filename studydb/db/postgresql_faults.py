@@ -87,12 +87,12 @@ def is_unfit(error: psycopg.Error) -> bool:
 
 
 def is_of_values(error: psycopg.Error) -> bool:
-    """Tell whether a trial's values caused an error."""
+    """Tell whether an error counts as caused by a trial's values."""
     return is_unfit(error) or isinstance(error, psycopg.DataError | psycopg.IntegrityError)
 
 
 def is_of_missing_row(error: psycopg.Error) -> bool:
-    """Tell whether a FOREIGN KEY refused a row."""
+    """Tell whether a FOREIGN KEY refused a write."""
     return error.sqlstate == _NO_SUCH_KEY
 
 

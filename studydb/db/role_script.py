@@ -80,8 +80,9 @@ Some of the columns are not used yet, or are used only by workers of an older ve
 
 _HEAD = """
 -- Run this in psql as the owner of the database and its tables, or as a superuser: after each
--- `studydb db upgrade`, and after each GRANT of yours. People log in as members of the roles:
--- `studydb db roles --member NAME=owner|worker|viewer`. Set passwords by \\password NAME.
+-- `studydb db upgrade`, and after you have granted a role to a login. People log in as members of
+-- the roles: `studydb db roles --member NAME=owner|worker|viewer`. Set passwords by
+-- \\password NAME.
 BEGIN;
 """
 
@@ -213,8 +214,8 @@ class Roles(Struct, frozen=True):
                     f"GRANT UPDATE ({', '.join(columns)}) ON {self._on([table])} TO {worker};"
                     for table, columns in WORKER_UPDATES.items()
                 ),
-                "-- A worker deletes proposals that are used, pins and uploads that are not needed",
-                "-- any more, and the rows of checkpoints whose bytes it has deleted.",
+                "-- A worker deletes proposals of taken draws, pins and uploads that are no longer",
+                "-- needed, and the rows of checkpoints whose bytes it has deleted.",
                 f"GRANT DELETE ON {self._on(WORKER_DELETES)} TO {worker};",
             )
         )
@@ -255,7 +256,7 @@ class Roles(Struct, frozen=True):
         settings = ", ".join(map(_array, VIEWER_SETTINGS))
         return f"""
             -- Limit each login that is only a viewer, because a role's settings are not
-            -- inherited. After a GRANT of yours, run this again.
+            -- inherited. After you have granted a role to a login, run this again.
             DO $$ DECLARE login record; setting text[]; line text; BEGIN
               FOR login IN SELECT oid, rolname, ({writes}) AS writes FROM pg_roles
                 WHERE rolcanlogin AND NOT rolsuper

@@ -1,5 +1,5 @@
 """
-The tables, one schema for PostgreSQL and SQLite, and expressions that queries share.
+The tables (one schema for PostgreSQL and SQLite), and expressions that queries share.
 
 The tables of schedulers and searchers are in `studydb/db/decision_schema.py`.
 
@@ -244,7 +244,7 @@ Reports do not change `rank_score`, so they update no index. The end of an attem
 to `best_score`, or to NULL if the trial has no rank; an invalidation sets it to NULL, too. One
 look-up in the index `trial_rank` finds the best of the trials that are not RUNNING. `flush_no` is
 the number of the attempt's last stored flush with results, or 0. The attempt's end writes
-`attempt.flush_no`, by which a duplicate request is recognized.
+`attempt.flush_no`; a later flush of the attempt whose number is not higher is a duplicate request.
 
 `config` is what the next attempt receives. A trial that an earlier studydb made has no `config`
 until it is claimed. `changed` holds, by path, the values of `config` that a person has changed.
@@ -365,8 +365,8 @@ checkpoint = table_with_id(
     partial_index("checkpoint_kept", "study_id", "id", where="removed_at IS NULL AND study_id > 0"),
 )
 """
-Once `removed_at` is set, the checkpoint is not restored, and its bytes are deleted. Neither `keep`
-nor the quota removes a checkpoint with `pins` above 0.
+Once `removed_at` is set, the checkpoint is not restored. Its bytes are deleted, unless `corrupt_at`
+is set, too. Neither `keep` nor the quota removes a checkpoint with `pins` above 0.
 
 All rows fulfil the condition `study_id > 0` of the index `checkpoint_kept`. Only queries of all
 checkpoints of a study contain this condition, so PostgreSQL uses the index for these queries alone.

@@ -1,4 +1,4 @@
-"""A temporary SQLite database for one process, whose writes never wait for the disk."""
+"""A temporary SQLite database for one process; writes never wait for the disk."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

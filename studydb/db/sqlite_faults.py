@@ -9,7 +9,12 @@ from studydb.domain.errors import StorageBusy, StorageError, StorageMissing, Sto
 def translate(  # noqa: PLR0911  one line per error
     error: sqlite3.Error, url: str
 ) -> Exception | None:
-    """Translate an error of sqlite3; None for other errors, such as that of a wrong statement."""
+    """
+    Translate an error of sqlite3.
+
+    Returns:
+        None for an error that is raised as it is, such as that of a wrong statement.
+    """
     code = getattr(error, "sqlite_errorcode", None) or 0
     text = str(error)
     if isinstance(error, sqlite3.IntegrityError) and "UNIQUE" in text:
@@ -46,5 +51,5 @@ def is_of_missing_row(error: sqlite3.Error) -> bool:
 
 
 def is_disconnect(error: sqlite3.Error) -> bool:  # noqa: ARG001  `DriverFaults` demands it
-    """Return False: SQLite has no server whose connection could be lost."""
+    """Return False: SQLite has no server to which a connection could be lost."""
     return False

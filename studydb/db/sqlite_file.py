@@ -48,7 +48,7 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
     Raises:
         StorageDenied: The `-wal` file holds changes, or the `-journal` file holds an unfinished
-            transaction. To use either file, SQLite needs the right to write.
+            transaction. To use either file, SQLite needs the right to write, which this user lacks.
     """
     try:
         return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)

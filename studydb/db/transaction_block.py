@@ -95,7 +95,7 @@ class TransactionBlock:
             self._database.on_slow(_operation_of_block(), monotonic() - self._began_s)
 
     def __del__(self) -> None:
-        """Close the connection of a transaction that has not ended, because of Ctrl-C."""
+        """Close the connection of a transaction that Ctrl-C has cut short."""
         if self._cursor is not None:
             self._database.connections.discard(self._cursor)
 
@@ -139,8 +139,8 @@ class TransactionBlock:
             self._cursor.execute(sessions.set_for_transaction(version, read_only=read_only))
 
     def _commit(self) -> None:
-        # On PostgreSQL a block that only reads commits, too, because psycopg forgets its prepared
-        # statements at a ROLLBACK.
+        # On PostgreSQL a block that only reads is committed, too, because psycopg forgets its
+        # prepared statements at a ROLLBACK.
         commit = not self._txn.abandoned and (self._write or self._database.postgresql)
         if commit and self._database.postgresql and not self._txn.waits_for_disk:
             self._cursor.execute("SET LOCAL synchronous_commit = off", prepare=False)

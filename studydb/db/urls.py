@@ -66,7 +66,7 @@ def features_of(url: URL) -> Features:
 
 
 def mask_text(text: str) -> str:
-    """Mask everything that could be a password in a text that may not be a valid URL."""
+    """Mask everything that could be a password in a text that need not be a valid URL."""
     text = _PASSWORD.sub(r"\1***", text)
     head, at, tail = text.rpartition("@")
     scheme = head.partition("://")[0] + "://" if "://" in head else ""

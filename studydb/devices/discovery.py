@@ -66,8 +66,8 @@ def find_devices(asked: str, environ: Mapping[str, str] = os.environ) -> Offer:
         asked: "auto", "none", or indices and UUIDs, separated by commas.
 
     Raises:
-        UsageError: A typed entry has no valid form (see `Family.kinds`), fits no device or more
-            than one, names the device of another entry, or names a device that the worker may not
+        UsageError: An entry of `asked` is invalid (see `Family.entry`), fits no device or more than
+            one, names the same device as another entry, or names a device that the worker may not
             use.
     """
     if asked.strip().casefold() == NONE:

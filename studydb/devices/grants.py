@@ -50,7 +50,7 @@ class DeviceGrant:
         return dict(self.variables)
 
     def run_by(self, pid: int) -> None:
-        """Record that a process, which leads a session, and its descendants use the devices."""
+        """Record that the processes of the session that `pid` leads use the devices."""
         self._leaders.add(pid)
 
     def release(self, *, patience_s: float = RELEASE_S) -> str | None:
@@ -93,8 +93,7 @@ class DeviceGrant:
         """
         Return the card and the pid of each process that `nvidia-smi` lists on the trial's cards.
 
-        Only processes in a session of the trial count, and all processes that have ended but are
-        still listed.
+        A process counts if it is in a session of the trial, or if it has ended but is still listed.
         """
         return tuple(
             (card, pid)
@@ -180,8 +179,8 @@ class Devices:
                 the worker hands out no devices, the trial sees what the worker sees.
 
         Returns:
-            None if the devices are not free now, if another slot, also of another worker, takes
-            devices at the moment, or if the trial asks for devices and the worker hands out none.
+            None if too few devices are free now, if another slot of any worker keeps the turn, or
+            if the trial asks for devices and the worker hands out none.
 
         Raises:
             HostError: A lock file cannot be used any more, or no more files can be opened.

@@ -145,7 +145,7 @@ class LockFile:
         return left == 0
 
     def share(self) -> bool:
-        """Take a shared lock of the device; return False if a part is locked and not shared."""
+        """Take a shared lock of the device; return False if a part has an exclusive lock."""
         return self._set(fcntl.F_RDLCK, 0, WHOLE)
 
     def try_turn(self) -> bool:
@@ -184,7 +184,7 @@ class LockFile:
 @contextmanager
 def turn(directory: Path) -> Iterator[bool]:
     """
-    Have other slots wait, also those of other workers, while this slot locks some free devices.
+    Make other slots, of this and other workers, wait while this slot locks some free devices.
 
     Without turns, two slots that want two devices each could get one each, and both would fail.
 

@@ -41,7 +41,7 @@ class MemoryLimit(Struct, frozen=True):
         return f"{whose} may use {self.size_bytes / 1e9:g} GB, as its memory_gb says"
 
     def was_exceeded(self) -> bool:
-        """Whether the kernel's OOM killer has killed a process of the cgroup, if there is one."""
+        """Whether the kernel's OOM killer has killed a process of the cgroup; False without one."""
         if self.cgroup is None:
             return False
         with suppress(OSError, ValueError):
@@ -131,9 +131,9 @@ def _enable(folder: Path) -> bool:
     Enable limits for the children of this process's cgroup.
 
     The kernel refuses this while a process is in the cgroup itself. So this process and its
-    descendants are moved into a child cgroup, up to 5 times, because a process may be forked during
-    a move. If the kernel still refuses, because other processes are in the cgroup, this
-    process and its descendants are moved back.
+    descendants are moved into a child cgroup. The move is made up to 5 times, because a process may
+    be forked during a move. If the kernel still refuses, because other processes are in the cgroup,
+    this process and its descendants are moved back.
     """
     leaf = folder / f"{_PREFIX}-worker-{os.getpid()}"
     leaf.mkdir(exist_ok=True)  # an earlier process of this pid may have left it

@@ -91,7 +91,7 @@ class ClassQueues:
     is reserved for this trial. A reserved worker starts no other trial until the earlier trial is
     no longer the first, for example because it has started. There is one exception. If the reserved
     trial waits only for GPUs that other workers of the host hold, the worker still starts trials
-    without GPUs that leave the reserved trial enough of the other resources.
+    that need no GPU and leave the reserved trial enough of the other resources.
 
     Attributes:
         reserved: The position of the trial that the worker is reserved for; None without one.
@@ -162,7 +162,7 @@ class ClassQueues:
 
         Args:
             queues: Requests and positions by class. The positions are None if no trial of the study
-                may start at the moment; `_blocked`, a trial that did not fit, then stays the same.
+                may start at the moment; in that case, `_blocked` stays the same.
             depth: How many positions of each class the read asked for.
         """
         self._read_at_s = self._clock_s()
@@ -236,9 +236,9 @@ class ClassQueues:
         """
         Return what other trials may use while the worker is reserved for a trial; None for nothing.
 
-        If this worker's own trials leave enough for the reserved trial, the trial waits for GPUs
-        that other workers of the host hold, perhaps for days. Trials without GPUs that fit beside
-        the reserved trial do not delay it.
+        If this worker's own trials leave enough for the reserved trial, the reserved trial waits
+        only for GPUs that other workers of the host hold, perhaps for days. Trials that need no GPU
+        and fit beside the reserved trial do not delay it.
 
         Args:
             awaited: The request of the reserved trial.
@@ -273,10 +273,10 @@ class ClassQueues:
         Choose the class of the first trial that fits.
 
         Args:
-            without: Classes that are not chosen.
+            without: Classes that must not be chosen.
 
         Returns:
-            The class and the position of its first trial; None if no trial that waits fits.
+            The class and the position of its first trial; None if no waiting trial fits.
         """
         best: QueuePosition | None = None
         chosen = ""

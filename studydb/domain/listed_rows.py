@@ -109,9 +109,9 @@ class ListedWorker(NamedTuple):
         uses: The amounts that the worker's RUNNING trials hold; None if they hold none.
         tags: The worker's tags; a study can require tags of its workers.
         reserved_for: The number of a trial that fits what the worker offers, but has waited longer
-            than `--reserve-after` because other trials hold these amounts. Until that trial has
-            started, the worker starts no other trial that would delay it. None if the worker is not
-            reserved.
+            than `--reserve-after` because other trials hold amounts that this trial needs. Until
+            this trial has started, the worker starts no other trial that would delay it. None if
+            the worker is not reserved.
     """
 
     worker: str
@@ -251,8 +251,8 @@ class ListedRung(NamedTuple):
         waiting: How many trials wait at the rung to go on; at most 10,000 are counted.
         top: The share of the ranked trials that reach `cutoff`, such as 0.25; None if the scheduler
             decides only when the rung closes.
-        cutoff: The value by which the scheduler decides, although ASHA with the rule "syne_tune"
-            compares ranks instead; None if `top` is None or no entry has a rank.
+        cutoff: The value by which the scheduler decides, except that ASHA with the rule "syne_tune"
+            compares ranks; None if `top` is None or no entry has a rank.
         best: The best value; None if no entry has a rank.
         kept: The worst value that was kept when the rung closed; None if the rung is open or has
             kept no trial.
@@ -294,7 +294,7 @@ class ListedCheckpoint(NamedTuple):
 
 class CheckpointSizes(NamedTuple):
     """
-    How many of some trials' kept checkpoints one host has saved, and their total size.
+    The number and the total size of the kept checkpoints of some trials, for one host.
 
     There is a row for each host, and a separate row for the checkpoints that people have uploaded.
 

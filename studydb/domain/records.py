@@ -113,8 +113,8 @@ class Batch(Struct, frozen=True):
     Attributes:
         flush_no: 1, 2, … within the attempt; a batch that is sent again has the same number.
         results: In ascending order of step; may be empty.
-        after_step: The last step that this attempt has flushed. Before the first flush, this is the
-            step of the restored checkpoint, or 0 without a checkpoint.
+        after_step: The last step that this attempt flushed before this batch. If there is none,
+            this is the step of the restored checkpoint, or 0 without a checkpoint.
         before: The trial's summary before this batch; None if the attempt does not know it.
         ruled: What the study's custom stop rules say about the results; None if no rule ends the
             trial and no rule has failed.
@@ -349,7 +349,7 @@ class Worker(Struct, frozen=True):
 
 class LastError(Struct, frozen=True):
     """
-    The error of the attempt of a study that last failed, or was lost with a known cause.
+    The error of a study's last attempt that failed, or that was lost with a known cause.
 
     Only the study's newest 2,000 events are searched.
     """

@@ -305,7 +305,7 @@ def choose_cards(parts: Sequence[float], gpus: float) -> tuple[int, ...] | None:
 
     A fraction gets the card with the smallest free part that is enough, so that whole cards stay
     free. All code that gives cards to trials calls this function, because a worker's ledger and the
-    locks of the host must choose by the same rule.
+    code that locks the cards must choose by the same rule.
 
     Args:
         parts: Which part of each card is free.
@@ -393,7 +393,7 @@ def _lacking(asked: Resources, offer: Capacity) -> list[str]:
 
 
 def misspelling_hint(asked: Resources, offers: Iterable[Capacity]) -> str:
-    """Suggest an offered name for a requested resource that no worker offers; else return ""."""
+    """Suggest names for a requested resource that no worker offers; "" without a suggestion."""
     offered = {name for one in offers for name in one.amounts}
     unknown = [name for name in asked.amounts if name not in offered]
     return did_you_mean(unknown[0], offered) if unknown else ""

@@ -243,7 +243,7 @@ class Scheduler(Protocol):
         """
         Whether the scheduler resumes trials only after a part of a budget is spent.
 
-        Then a study needs `num_trials`, a limit that ends the study, or a searcher with a limited
+        If so, a study needs `num_trials`, a limit that ends the study, or a searcher with a limited
         number of points.
         """
 

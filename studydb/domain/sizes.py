@@ -7,7 +7,7 @@ from studydb.domain.canonical import is_integral
 from studydb.domain.errors import InvalidSpec
 
 _SIZES_END = 2**63
-"""The smallest number of bytes that is too large for an integer column of either database."""
+"""The smallest number of bytes that is too large for an integer column (PostgreSQL and SQLite)."""
 
 _SIZE = re.compile(r"([0-9]{1,19})\s*(?:([KMGT])?(?:I?B)?)")
 

@@ -41,8 +41,8 @@ class MoreOptions(LimitOptions, total=False):
 
     Attributes:
         fail_fast: Whether the study pauses itself at its first failure, or once lost attempts end a
-            trial; running trials save and wait. "raise", as in Ray Tune, means True: `study.run`
-            then raises StudyFailed.
+            trial; running trials save and wait, and `study.run` raises StudyFailed. "raise", as in
+            Ray Tune, means True.
         retry: Which exceptions are retried, and which of them count as failures; None to retry all,
             as often as `max_failures` allows.
         keep: Which checkpoints of each trial are kept, such as Keep(last=3, best=1) or its text

@@ -53,8 +53,8 @@ def described_object(given: object, *, noun: str, example: str) -> Described:
         example: An object for the message, such as "TooSlow(limit=3)".
 
     Raises:
-        InvalidSpec: The object is a class; its class is not a dataclass, or is defined where
-            workers cannot import it; an option is not a plain value; or the options are too large.
+        InvalidSpec: `given` is itself a class, its class is not a dataclass or is defined where
+            workers cannot import it, an option is not a plain value, or the options are too large.
     """
     kind = type(given)
     name = kind.__qualname__

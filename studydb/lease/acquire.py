@@ -31,7 +31,7 @@ SWEEP_S = 15.0
 """While trials run, an idle process recovers lost trials at least once in this many seconds."""
 
 MOST_ASKS = 100
-"""The most tries of one `_ask`; between two, it may skip a draw or leave it to other workers."""
+"""The most tries of one `_ask`; between two tries, a draw may be skipped or left to others."""
 
 TURN_S = 0.5
 """The longest time that a slot waits while another slot of its worker searches for a trial."""
@@ -61,7 +61,7 @@ class Acquirer:
         Prepare to acquire; the threads of a worker share one `proposer` and one `fitting`.
 
         Args:
-            fitting: Tells which trials fit the worker; None if its resources are unlimited.
+            fitting: Tells which trials fit the worker; None if every request for resources fits.
         """
         self._fitting = fitting or Fitting(database, study, worker_id=worker_id, clock_s=clock_s)
         self._has_turn = False
@@ -158,8 +158,8 @@ class Acquirer:
         Try a claim and an ask; `_claims_first` says which of them comes first.
 
         If trials can wait at rungs, `promote` comes before the ask, because the scheduler may want
-        to promote a trial or to close a rung. But if an earlier try was not answered, the claim
-        comes first, because that try may have promoted a trial and claimed it.
+        to promote a trial or to close a rung. In such a study, the claim comes first if an earlier
+        try was not answered, because that try may have promoted a trial and claimed it.
         """
         claims_first = self._claims_first or (again and self._resumes)
         claimed = self._claim(again=again) if claims_first else None
@@ -178,19 +178,19 @@ class Acquirer:
         if step is not NextStep.START_NEW:
             self._end_wait()
             return None
-        # If an ask was sent above, it made no trial if trials were PENDING. By now, other workers
-        # may have claimed these trials.
+        # An ask that was sent above made no trial while PENDING trials could be claimed. By now,
+        # other workers may have claimed these trials.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False
         return asked
 
     def _remember(self, claimed: Claim) -> None:
-        """Choose with which operation the next search begins, and where in the queue."""
+        """Remember a claimed trial's position, and choose the next search's first operation."""
         self._last_position = claimed.queue_position
-        # A trial that is claimed for its first attempt was enqueued, cloned, or left to other
-        # workers by a worker that it did not fit. Most trials that are claimed for a later attempt
-        # were promoted.
+        # A trial that is claimed for its first attempt was enqueued or cloned, or did not fit the
+        # worker that made the trial. Most trials that are claimed for a later attempt were
+        # promoted.
         self._claims_first = not self._resumes or claimed.lease.attempt == 1
 
     def _claim(self, *, again: bool, is_promoted: bool = False) -> Claim | None:

@@ -79,8 +79,8 @@ class Checkpoints:
         Find the newest usable checkpoint; mark each unusable checkpoint on the way as corrupt.
 
         A checkpoint is usable here if its signature is valid and, for an inline checkpoint, its row
-        has the bytes. Bytes in a store of files are not read. For an exception to the marking see
-        `operations.checkpoints.mark_corrupt`.
+        has the bytes. Bytes in a store of files are not read. An unverified checkpoint of another
+        trial is not marked; see `operations.checkpoints.mark_corrupt`.
 
         Args:
             checkpoint: The first checkpoint to try; None if the trial has none.
@@ -149,7 +149,7 @@ class Checkpoints:
 
         Returns:
             Why the study's quota has refused the checkpoint, if this call has recorded an event
-            about it (at most one a minute); else None.
+            about the refusal (at most one a minute); else None.
 
         Raises:
             LeaseLost: The attempt no longer holds its trial.
@@ -176,7 +176,7 @@ class Checkpoints:
         return None
 
     def delete_upload(self, held: HeldAttempt, upload: Upload, stores: Stores) -> None:
-        """Delete the bytes that an attempt which has lost its trial wrote for a checkpoint."""
+        """Delete the bytes of an upload whose attempt has lost its trial."""
         begun = AbandonedUpload(0, upload.uuid, held.claim.uuid, held.lease.attempt, upload.url)
         delete_bytes(self._study, begun, stores)
 

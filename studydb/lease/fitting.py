@@ -22,8 +22,8 @@ no trial does, claims are the same as without this module.
 
 RESUME_SCAN_S = 2.0
 """
-For this many seconds after a scan of the whole queue, claims scan only a part of it: the part
-behind the last claimed trial or, if trials ask for resources, the part that begins with the first
+For this many seconds after a scan of the whole queue, claims scan only the end of the queue. The
+end begins behind the last claimed trial. If trials ask for resources, the end begins with the first
 trial that the last read of the queues has found. The reason: while a transaction keeps an old
 snapshot, PostgreSQL cannot remove the index entries of claimed trials, and a scan of the whole
 queue reads these entries, too (3 ms for 20,000 entries). A trial that returns to an earlier
@@ -62,8 +62,8 @@ class Fitting:
         Prepare to search; nothing is read yet.
 
         Args:
-            free_cards: Returns, for each GPU, the part (0 to 1) that no process has locked. None if
-                only this process uses the GPUs.
+            free_cards: Returns, for each GPU, the part (0 to 1) that no process has locked. The
+                argument is None if only this process uses the GPUs.
             wait_for_cards: Shows other workers whether a trial waits here for GPUs that they hold.
         """
         self._database, self._study, self._worker_id = database, study, worker_id

@@ -34,15 +34,15 @@ class Heartbeat:
     """
     Renews leases once per period (2/9 of a lease, or less); tells attempts their verdicts.
 
-    A period is 20 s by default. Between two renewals, the heartbeat looks every 3 to 4 s, by a
+    A period is 20 s by default. Between two renewals, the heartbeat checks every 3 to 4 s, by a
     single statement, for new requests of people to a held trial, its study or this process. After
-    a request, it renews at once, and the renewal returns the verdicts.
+    a request, the heartbeat renews at once, and the renewal returns the verdicts.
 
     While the database is away, a renewal is tried every second.
 
     Attributes:
         request: A person's request to this worker: `DRAIN` or None.
-        error: The error of the newest look or renewal, or of the work after the renewal; None if
+        error: The error of the newest check or renewal, or of the work after the renewal; None if
             all of them succeeded.
     """
 

@@ -183,10 +183,10 @@ class HeldAttempt:
 
     def begin_upload(self, uuid: str, url: str) -> None:
         """
-        Make the study's folder in a store if it may be made; record that an upload begins.
+        Make the study's folder in a store if the folder is missing; record that an upload begins.
 
         Raises:
-            CheckpointError: The folder cannot be made; see `make_study_folder`.
+            CheckpointError: `make_study_folder` cannot or must not make the folder.
         """
         self._check_open()
         store = store_of_new(url)
@@ -202,11 +202,12 @@ class HeldAttempt:
         self, checkpoint: Checkpoint, data: bytes | None = None, keep: Keep | None = None
     ) -> list[Checkpoint]:
         """
-        Flush the results, then record a checkpoint whose bytes are already stored.
+        Flush the results, then record a checkpoint.
 
         Args:
-            keep: The study's setting for which checkpoints it keeps; None for the setting that was
-                read with the study.
+            data: The bytes of an inline checkpoint; None if the bytes are in a store of files.
+            keep: The study's current setting `keep`; None for the setting that was read with the
+                study.
 
         Returns:
             The older checkpoints that are no longer kept; the caller deletes their bytes.

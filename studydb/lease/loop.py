@@ -74,7 +74,7 @@ class OwnLoop:
             at_close=at_close,
             deadline=deadline,
         )
-        # The threads and atexit hold the worker, not this object, so that it can be dropped.
+        # The threads and atexit hold only the worker, so that this object can be dropped.
         weakref.finalize(self, worker.abandon).atexit = False
         self._database, self._heartbeat = worker.database, worker.heartbeat
         self._fitting, self._forget = worker.fitting, worker.forget
@@ -146,13 +146,13 @@ class OwnLoop:
 
     def _is_exhausted(self, progress: StudyProgress, deadline: float | None) -> bool:
         """
-        Whether no trial follows.
+        Whether this process gets no more trials.
 
-        A trial follows if sweeps recover it from another process. A new look comes last, because a
-        sweep may have recovered such a trial since `progress` was read.
+        A trial that another process has lost can follow once a sweep has recovered the trial. A new
+        look comes last, because a sweep may have done so since `progress` was read.
         """
         held = self._heartbeat.held()
-        if any(one.is_dropped for one in held):  # a thread gives its trial back at this moment
+        if any(one.is_dropped for one in held):  # the flushing thread will give these back
             return False
         if progress.status is Status.STOPPED:
             return True

@@ -26,7 +26,7 @@ class OwnCheckpoints:
     Restores and saves the checkpoints of one attempt.
 
     The user's keys and the study's stores are read when the first checkpoint is restored or saved,
-    so that a loop without checkpoints needs no key file and sends no further statement.
+    so that a loop without checkpoints needs no key file and does not read the stores.
     """
 
     def __init__(self, database: Database, study: Study, held: HeldAttempt) -> None:
@@ -72,7 +72,7 @@ class OwnCheckpoints:
         Pickle a dict, or check a directory; read the keys and stores.
 
         Raises:
-            CheckpointError: The user must change the checkpoint.
+            CheckpointError: The dict cannot be pickled, or the directory cannot be copied.
             StorageTransient: The database did not answer in time.
             UsageError: The checkpoint is neither a dict nor a path, or the key file cannot be used.
         """
@@ -80,7 +80,7 @@ class OwnCheckpoints:
         return prepare(checkpoint)
 
     def begin(self, *, step: int) -> Upload | None:
-        """If the store is outside the database, record that an upload begins, and return it."""
+        """Record and return the upload that begins; None if the store is in the database."""
         upload = self._saver().begin(step=step)
         if upload is not None:
             self._held.begin_upload(upload.uuid, upload.url)

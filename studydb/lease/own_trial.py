@@ -42,7 +42,7 @@ class OwnTrial:
         config: `params`, with the values that a person has changed, and the study's constants.
         seed: A seed for random numbers; it is the same in every attempt at the trial.
         uuid: The trial's UUID.
-        name, tags: The name and the tags that a person has given the trial; None and () without.
+        name, tags: The name and the tags that people gave the trial; None and () if they gave none.
         attempt: The number of this attempt at the trial, from 1.
         checkpoint: The checkpoint to start from, with `.step`, and `.to_dict()` or `.path`; None to
             start from scratch.
@@ -131,7 +131,7 @@ class OwnTrial:
             CheckpointError: The dict cannot be pickled, or the directory cannot be copied.
             UsageError: The checkpoint is neither a dict nor a path; or the key file, which signs
                 checkpoints, cannot be used; or this process is a fork of the process that asked.
-            NotAllowed: The study's loop was closed before, and this has given the trial back.
+            NotAllowed: The study's loop was closed before, so the trial was given back.
             StorageTransient: The database did not answer for 15 minutes.
         """
         self._check_process()
@@ -194,7 +194,7 @@ class OwnTrial:
 
         Raises:
             LeaseLost: Another worker has the trial.
-            InvalidReport: The trial began without a checkpoint, and nothing was reported. The
+            InvalidReport: This attempt began without a checkpoint and has reported nothing. The
                 attempt has ended as failed.
         """
         held = self._held

@@ -157,8 +157,8 @@ class OwnWorker:
         with self._closing:  # at exit, wait if the flushing thread closes this worker
             if self._closed.is_set():
                 return
-            # Each step runs even if Ctrl-C interrupts an earlier step. Otherwise a heartbeat that
-            # was not stopped would keep the trials for ever. The last callback runs first.
+            # Each step runs even if Ctrl-C interrupts an earlier step: a heartbeat that is not
+            # stopped would keep the trials for ever. The callback that was added last runs first.
             with ExitStack() as steps:
                 steps.callback(self._at_close)
                 steps.callback(atexit.unregister, self.close)

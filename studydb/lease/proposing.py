@@ -61,7 +61,7 @@ LEAST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
 WAIT_PER_TRIAL_S = 0.1
 
 TRIES = 4
-"""The most questions to the model, and the most points by index for each missing point."""
+"""The most calls of the model in one fit; the most points by index for each missing point."""
 
 _SALT = 2**64
 """
@@ -169,7 +169,7 @@ class Proposer:
 
     def prepare(
         self,
-        if_nothing_waits: bool,  # noqa: FBT001  `ask` calls it as its argument `by_model`
+        if_nothing_waits: bool,  # noqa: FBT001  `ask` passes this value by position
         *,
         fits: Sequence[str] | None = None,
     ) -> bool:
@@ -351,7 +351,7 @@ class Proposer:
         return points
 
     def _observe(self) -> tuple[Model, set[str]]:
-        """Tell the model what has changed; return the model, and hashes of the study's params."""
+        """Tell the model what has changed; return the model, and the hashes of trials' params."""
         changed = None if self._history is None else self._history.changes()
         if self._history is None or self._model is None or changed is None:
             self._history = History(self._database, self._study)

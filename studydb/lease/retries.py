@@ -80,7 +80,7 @@ def retry_until_answered(
 
 
 class _Outage:
-    """Calls `on_outage` as `retry_until_answered` says; the block ends with the last try."""
+    """Calls `on_outage` as `retry_until_answered` says; the `with` block ends with the last try."""
 
     def __init__(self, on_outage: Callable[[StorageTransient | None], None]) -> None:
         self._on_outage, self._began_s = on_outage, time.monotonic()

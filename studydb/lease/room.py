@@ -175,7 +175,7 @@ class Queue:
 
     def holds_more_than(self, rows: int, size_bytes: int) -> bool:
         """
-        Whether results may be left in the queue after one batch within these limits was taken.
+        Whether one batch within these limits may be too small for all results in the queue.
 
         Always True if a file holds results, because one batch does not mix results from memory with
         results from the file.

@@ -15,7 +15,7 @@ from studydb.operations.refresh import refreshed
 from studydb.operations.uploads import abandoned_uploads, delete_upload
 
 PAUSE_S = 60.0
-"""The time between two looks of one process for abandoned uploads."""
+"""The time between two searches of one process for abandoned uploads."""
 
 SETTLED_S = 10.0
 """
@@ -28,8 +28,8 @@ class UploadCollector:
     """
     Looks for abandoned uploads once a minute, and deletes them in a thread.
 
-    Any number of processes may collect at the same time. If a process dies after it has deleted the
-    bytes of an upload, but before the upload's row, the next process deletes the row.
+    Any number of processes may collect at the same time. If a process has deleted the bytes of an
+    upload, and dies before it deletes the upload's row, another process deletes the row.
     """
 
     def __init__(self, database: Database, study: Study) -> None:
@@ -41,7 +41,7 @@ class UploadCollector:
         """
         Look for abandoned uploads, and start a thread that deletes them.
 
-        Nothing happens within a minute of the last look, or while that thread runs.
+        Nothing happens within a minute of the last search, or while an earlier thread still runs.
         """
         is_busy = self._thread is not None and self._thread.is_alive()
         if is_busy or time.monotonic() < self._next_s:
@@ -55,7 +55,7 @@ class UploadCollector:
             self._thread.start()
 
     def _collect(self, found: Sequence[AbandonedUpload]) -> None:
-        with suppress(Exception):  # the rows are left, and a later look finds them again
+        with suppress(Exception):  # the rows are left, and a later search finds them again
             collect_uploads(self._database, self.study, found, settled_s=SETTLED_S)
 
 

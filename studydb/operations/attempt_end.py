@@ -70,7 +70,7 @@ def end_attempt(
     summed: bool = True,
 ) -> Ended:
     """
-    Decide the next state of a held trial, and store the end of its attempt, counters and spending.
+    Decide a held trial's next state; store its attempt's end, the counters and the spending.
 
     Args:
         summed: Whether to sum up the trial's metrics; False if the database refused their values.

@@ -111,7 +111,7 @@ def _check_limit(study: Study, name: str, old: Any, new: Any) -> None:
 
 def relocate(txn: Txn, study: Study, url: str, request: Request) -> None:
     """
-    Change the store for attempts that begin from now on; the former stores stay readable.
+    Change the store for checkpoints of later attempts; the former stores stay readable.
 
     The caller has checked `url`.
     """
@@ -163,7 +163,7 @@ def _count_again(database: Database, study: Study) -> None:
 
     A save or discard that began before the study had a quota does not change the sum, and may
     commit after the first sum was computed. The lock of the table waits for such transactions. The
-    transaction takes no other lock, so it cannot be part of a deadlock.
+    transaction here takes no other lock, so it cannot be part of a deadlock.
     """
     with database.begin() as txn:
         quotas.lock_checkpoints(txn)

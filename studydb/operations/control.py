@@ -110,7 +110,7 @@ def set_status(
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. When a study is resumed, further transactions move the trials that were paused with the
     study to PENDING. If this process dies before all are PENDING, sweeps move the remaining trials.
-    If a deletion of the study has begun and failed, it is cancelled.
+    If a deletion of the study has begun and failed, the deletion is cancelled.
 
     Args:
         now: Whether workers kill RUNNING trials of a stopped study without their grace. The next
@@ -205,7 +205,7 @@ def _change_configs(
 
 
 def _waits_again(txn: Txn, study: Study, trial: TrialRow) -> bool:
-    """Withdraw a person's pause of a trial that waits at a rung; False if there is none."""
+    """Withdraw a person's pause of a trial that waits at a rung; False without such a pause."""
     if trial.paused_by != DecidedBy.PERSON or not study.scheduler.resumes:
         return False
     if not promotions.waits(txn, study_id=study.id, trial_id=trial.id):

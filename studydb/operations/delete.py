@@ -55,7 +55,7 @@ def forget_stores(database: Database, study: Study) -> None:
     """
     Record that no store outside the database holds files of the study any more.
 
-    If the deletion fails after that, the next call need not reach these stores.
+    If the deletion fails later, a repeated deletion need not reach these stores.
     """
     with database.begin() as txn:
         studies.forget_stores(txn, study_id=study.id)

@@ -45,8 +45,8 @@ def _correction(study: Study, progress: StudyProgress) -> str:
     if trainable is None or trainable.kind not in (TrainableKind.PICKLE, TrainableKind.BOUND):
         return "Correct the cause"
     if progress.paused_by not in (None, DecidedBy.GUARD, DecidedBy.FAIL_FAST):
-        # The fault is in a rule, scheduler or resource function. Workers import these, so the study
-        # has no copy of their code.
+        # The fault is in the code of a rule, scheduler or resource function. Workers import this
+        # code, so the study keeps no copy of it.
         return "Correct the cause"
     return (
         "The study keeps a copy of your code. Correct the cause, replace the copy by "

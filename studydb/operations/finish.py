@@ -32,10 +32,10 @@ def finish(
     dropped, and so are results after the result with which the trial is done.
 
     Args:
-        outcome: COMPLETED; FAILED (the user's code raised); LOST (the process died); PREEMPTED
-            (given back; counts neither as a failure nor as a lost attempt, but see `judge_exit` for
-            commands). If a trial has run for too long, its worker gives it back, and the verdict
-            TIMED_OUT ends the trial.
+        outcome: COMPLETED, FAILED (the user's code raised), LOST (the process died) or PREEMPTED
+            (the trial is given back). PREEMPTED counts neither as a failure nor as a loss, unless a
+            command has given the trial back too often (`judge_exit`). If a trial has run for too
+            long, its worker gives it back, and the verdict TIMED_OUT ends the trial.
         tally: The tally of the trial's results before this batch, if this attempt knows them all.
 
     Returns:

@@ -36,7 +36,7 @@ class FullQueue(Struct, frozen=True):
         asked: What the next new trial and each waiting trial ask for.
         n_waiting: How many trials with this request may wait (`most_waiting`). The queue is full,
             so at least this many wait now.
-        fits_a_worker: Whether the request fits a live worker that runs no other trial.
+        fits_a_worker: Whether the request would fit a live worker if nothing ran on it.
     """
 
     asked: Resources
@@ -102,10 +102,9 @@ def fit_report_in(txn: Txn, study: Study, *, makes_new: bool) -> FitReport | Non
 
     Args:
         makes_new: Whether the study's budget allows new trials. If so, the request of new trials is
-            checked as well, unless the study has a resource function. With such a function, each
-            new trial may ask for something else. A draw that a worker leaves to others becomes a
-            PENDING trial, which is checked as such; if too many such trials wait already,
-            `FitReport.full` says so.
+            checked as well, unless the study has a resource function. With such a function, new
+            trials may have different requests, and only those of PENDING trials are checked. If
+            enough trials with the next draw's request wait already, `FitReport.full` is set.
     """
     queues = resource_classes.queues(txn, study_id=study.id, after_position=QUEUE_START, depth=1)
     if not queues:

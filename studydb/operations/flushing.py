@@ -47,7 +47,7 @@ class Flushed(Struct, frozen=True):
 
     Attributes:
         held: The trial's row before the flush.
-        stored: The results of the batch to store, up to the first result that gets a verdict.
+        stored: The results to store: the batch's results through the first that gets a verdict.
         summary: The trial's summary after the flush.
         verdict: The verdict on the stored results; None to continue.
         is_new: False if the batch was dropped, or stored before this flush.
@@ -58,8 +58,8 @@ class Flushed(Struct, frozen=True):
             None if there is no such step.
         why: The reason that the study's custom scheduler gives for stopping or pausing the trial at
             the last stored step; None if it gives no reason.
-        resources: Which resources the trial's next attempts need; None if the custom scheduler
-            has not changed this request with its verdict.
+        resources: The new request for resources of the trial's next attempts, which the custom
+            scheduler has given with a verdict; None if the request does not change.
     """
 
     held: Held

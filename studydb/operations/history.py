@@ -36,7 +36,7 @@ def read_history(
 
     Args:
         unfinished: The numbers of the trials that had not ended at the last read.
-        invalid: The numbers of the trials that were invalidated at the last read.
+        invalid: The numbers of the trials that the last read found invalidated.
         last: The known trial with the highest number; None to read all trials.
 
     Returns:

@@ -3,8 +3,8 @@ Invalidate trials whose values are wrong, or undo their invalidation.
 
 An invalidated trial keeps its rows. It is left out of the best trials, the frames and the ranking
 of its rungs, and searchers do not see its values. Decisions that were based on its values stand,
-and closed rungs do not open again. The best values that are stored for the rules that stop the
-whole study are deleted, because no row says from which trial they came.
+and closed rungs do not open again. Rules that stop the whole study compare stored best values.
+These values are deleted, because no row says from which trial a value came.
 """
 
 from collections.abc import Sequence
@@ -114,8 +114,8 @@ class _Change(Struct, frozen=True, kw_only=True):
         """
         End the PENDING and PAUSED trials.
 
-        If any of the trials has results, and rules of the whole study compare best values, delete
-        these values; the rules then compare only results that are stored from now on.
+        If any trial of `locked` has results, also delete the best values that the rules for the
+        whole study compare. These rules then compare only results that are stored from now on.
         """
         ended = [trial for trial in locked if trial.state in (State.PENDING, State.PAUSED)]
         for trial in ended:

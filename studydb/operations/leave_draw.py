@@ -54,7 +54,7 @@ def may_set_aside(fits: Sequence[str]) -> bool:
 
 
 def most_waiting(study: Study) -> int:
-    """Return how many PENDING trials of one class workers may leave to other workers."""
+    """Return the most PENDING trials of one class that workers leave to other workers."""
     learns = isinstance(study.searcher, HistorySearcher)
     return set_aside.MOST_OF_MODEL if learns else set_aside.MOST
 

@@ -53,8 +53,8 @@ class Overview(Struct, frozen=True):
         problems: The newest event of each kind of trouble.
         last_error: The error of the newest attempt that failed, or was lost for a known cause.
         ends: How the study's newest trials have ended.
-        checkpoints: The total sizes of the kept checkpoints of the trials in `ends`, by host and by
-            whether a person has uploaded the checkpoints.
+        checkpoints: The total sizes of the kept checkpoints of the trials that were read for
+            `ends`, by host and by whether a person has uploaded the checkpoints.
         limits: What each limit of the study allows, and how much of it is used.
         notes: The newest notes on the study, oldest first.
         fit: How the trials' requests for resources fit the workers; None without requests.

@@ -59,7 +59,7 @@ def unpin(
     """
     Remove people's pins of a trial's checkpoints.
 
-    Pins of trials that begin from one of these checkpoints stay.
+    A pin stays if it exists because another trial begins from the checkpoint.
 
     Args:
         step: The step of the checkpoints; None for all of the trial's checkpoints.
@@ -94,7 +94,7 @@ def _count_pin(
     txn: Txn, study: Study, number: int, *, trial_id: int, step: int | None
 ) -> tuple[int | None, int]:
     """
-    Count one more pin of a trial's newest checkpoint; with `step`, of the newest one of this step.
+    Count one more pin of a trial's newest checkpoint, or of the newest checkpoint of `step`.
 
     Returns:
         The checkpoint's id, or None if people have pinned the checkpoint already; and its step.

@@ -46,11 +46,11 @@ class Asked(NamedTuple):
 
     Attributes:
         work: The answer. None if `can_claim` is true, or if a scheduler in the user's code was not
-            asked or did not decide; there may be work then.
+            asked or did not decide. If the answer is None, there may be work.
         has_trials_to_give_up: Whether closed rungs have work for `give_up`: trials to end, or rungs
             to mark as over.
-        question: The question to the user's code, which stays set after `answered` has asked it;
-            None if the code need not or cannot be asked.
+        question: The question to the user's code; None if the code need not or cannot be asked.
+            The question stays set after `answered` has asked it.
         can_claim: Whether the scheduler gave no answer because a trial can be claimed. The worker
             claims this trial first.
     """

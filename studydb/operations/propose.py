@@ -40,8 +40,9 @@ def propose_next(
     The next draw can be `num_trials` or more, because draws whose params exist are skipped.
 
     Returns:
-        False if an ask would make no trial (see `proposals.next_of`), or if the study's resource
-        function was not asked or has failed. A failure of the resource function pauses the study.
+        False if an ask would make no trial (see `proposals.next_of`), if the study's resource
+        function was not asked, or if the request of the next draw's trial is unknown or cannot be
+        stored. In the last case the study is paused.
     """
     with database.begin(write=False) as txn:
         following = proposals.next_of(

@@ -1,5 +1,7 @@
 """
-Let one process at a time fit a study's model; store its points, or points by index, as proposals.
+Let one process at a time fit a study's model; store points for new trials as proposals.
+
+A point comes from the model, or is proposed by index.
 
 The model runs between the transactions of this module, in `lease/proposing.py`.
 """

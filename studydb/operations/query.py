@@ -72,6 +72,6 @@ def run_query(database: Database, sql: str) -> tuple[list[str], list[tuple[Any, 
 def _is_transient(error: Exception, database: Database) -> bool:
     translated = faults.translate(error, url=database.url)
     # PostgreSQL raises the same error for a write in a READ ONLY transaction and for a write on a
-    # standby. It counts as transient, because a standby may accept writes later. Here a retry never
-    # helps.
+    # standby. `faults` counts this error as transient, because a standby may accept writes later.
+    # For a person's query, a retry never helps.
     return isinstance(translated, StorageTransient) and "read-only" not in str(error)

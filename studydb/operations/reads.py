@@ -3,8 +3,8 @@ Read what people look up: studies, trials, attempts, errors, rungs and checkpoin
 
 A function that takes a trial's number raises UnknownTrial if the study has no such trial; `errors`
 returns {} instead. The functions that an open handle of a study (`study/handle.py`) calls raise
-UnknownStudy if the study was deleted. Of these, only a read that finds nothing asks, by a further
-statement, whether the study exists.
+UnknownStudy if the study was deleted. To save a statement, these functions check that the study
+exists only after they have found nothing.
 """
 
 import shlex
@@ -66,8 +66,8 @@ class TrialDetails(Struct, frozen=True):
         clones: The numbers of the trial's clones.
         notes: The newest notes on the trial, oldest first.
         last_result: None if the trial has reported nothing.
-        limit_reached: Which limit or stop rule of the study has ended a BUDGET_SPENT trial; None
-            for other trials.
+        limit_reached: If the trial is BUDGET_SPENT: which limit or stop rule has stopped the whole
+            study. None for other trials.
         rule_met: Which custom rule has stopped the trial, with the reason that the rule gave; None
             for other trials.
         fit: What the trial asks for; None in a study without requests for resources.

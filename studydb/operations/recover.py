@@ -78,7 +78,7 @@ def recover_host(
 def _recover_one(
     database: Database, study: Study, *, lease: Lease, known_dead: bool, why: Failure | None = None
 ) -> bool:
-    """End a lost attempt; False if it is not lost, or cannot be ended. For `why` see `_end`."""
+    """End an attempt if it is lost; False if it was not ended. For `why` see `_end`."""
     try:
         return _end(database, study, lease=lease, known_dead=known_dead, why=why)
     except Exception as error:

@@ -47,7 +47,7 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
         )
         decided = charged.verdict(lease.trial_id, flushed.verdict)
         verdict = decided or requested_verdict(held.request, held.status)
-        # An empty batch does not count: the flush number is 0 until results are stored.
+        # An empty batch leaves the stored flush number, which is 0 until results are stored.
         flush_no = batch.flush_no if batch.results else held.flush_no
         leases.record(
             txn,

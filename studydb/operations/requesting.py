@@ -34,7 +34,7 @@ Answered = TypeVar("Answered")
 
 def ask_function(study: Study, config: Mapping[str, Any]) -> Resources:
     """
-    Ask a study's resource function what the trial with a config needs.
+    Ask a study's resource function what a trial with this config needs.
 
     Raises:
         DecisionFailed: The function has not said what the trial needs.

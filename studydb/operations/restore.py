@@ -13,15 +13,15 @@ def restore(database: Database, *, checkpoint: Checkpoint) -> bytes:
     Read the bytes of an inline checkpoint.
 
     Raises:
-        CheckpointError: The row was deleted or has no bytes.
+        CheckpointError: The checkpoint was removed, or its row has no bytes.
     """
     assert checkpoint.id is not None
     with database.begin(write=False) as txn:
         data = checkpoints.data(txn, checkpoint_id=checkpoint.id)
     if data is None:
         raise CheckpointError(
-            f"Checkpoint {checkpoint.uuid} has no bytes in the database: its row was deleted "
-            "meanwhile, or damaged. `studydb checkpoints` lists what is kept."
+            f"Checkpoint {checkpoint.uuid} has no bytes in the database: it was removed meanwhile, "
+            "or its row is damaged. `studydb checkpoints` lists what is kept."
         )
     return data
 

@@ -156,14 +156,14 @@ class _Cloning(Struct, frozen=True, kw_only=True):
 
     def _pin_sources(self, txn: Txn, parents: Sequence[TrialRow]) -> dict[int, int] | None:
         """
-        Pin the checkpoint from which each clone begins (see `newest_of`), once for each clone.
+        For each clone, count a pin of the checkpoint from which the clone begins; see `newest_of`.
 
         All checkpoints are chosen before the first is locked, so that they are locked by ascending
         id.
 
         Returns:
-            The ids of the checkpoints by the parent's id; None if a checkpoint was removed before
-            it was locked.
+            The ids of the checkpoints, by the ids of the parents; None if a checkpoint was removed
+            before it was locked.
 
         Raises:
             NotAllowed: The study of a checkpoint is being deleted.

@@ -16,7 +16,7 @@ def judge_exit(
     Decide whether an attempt whose command has given the trial back counts as a lost attempt.
 
     After `FREE_EXITS` such exits in a row without a new checkpoint, each further exit counts as a
-    lost attempt. Otherwise a command that never trains would run for ever.
+    lost attempt. Without this rule, a command that never trains would run for ever.
 
     Returns:
         The outcome, and the seconds that the trial waits before its next attempt if the outcome is
@@ -41,8 +41,8 @@ def judge_failure(
     """
     Return whether a failure counts, does not count, or is final, and how long the trial waits.
 
-    The 10th failure in a row without a new checkpoint counts, and so does each failure after it,
-    even if `retry` does not count it. Otherwise a trial that never trains would run for ever.
+    The 10th and each further failure in a row without a new checkpoint counts, even if the study's
+    `retry` does not count it. Without this rule, a trial that never trains would run for ever.
 
     Returns:
         How the failure counts, and the seconds that the trial waits after an uncounted failure.
@@ -66,7 +66,7 @@ def stuck_note(txn: Txn, study: Study, *, lease: Lease, failure: Failure) -> str
     """
     Return the reason not to retry a trial whose last attempts all died after the same step.
 
-    Return "" if the trial may be retried.
+    Return "" if this reason does not apply; then `max_losses` decides.
 
     A death counts only if the worker survived it: the death of a host says nothing about the trial.
     Call this after the last flush. The last `study.losses_at_step` attempts are compared.

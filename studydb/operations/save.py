@@ -30,9 +30,9 @@ def save(
 
     Args:
         data: The bytes of an inline checkpoint; None if the bytes are in a store.
-        keep: The study's setting for which checkpoints it keeps, as the attempt last read it.
-        objective: The study's objective, by which `keep` finds the best checkpoints. If it is None,
-            only the newest two and the pinned checkpoints are kept, whatever `keep` says.
+        keep: The value of the study's setting `keep` that the attempt has last read.
+        objective: The study's objective, by which `keep` finds the best checkpoints. If None, only
+            the newest two and the pinned checkpoints are kept, whatever `keep` says.
 
     Returns:
         The checkpoints that `keep` or the quota has removed, whose bytes may now be deleted. A

@@ -23,10 +23,10 @@ def set_resources(
     """
     Change what some trials ask for, or what all trials without their own request ask for.
 
-    The request of a RUNNING trial cannot be changed, because its worker has given the trial what it
-    asked for. If the study's request is changed, RUNNING attempts keep what they have, and the next
-    attempts of their trials ask for the new amounts. The study's request is a single row, so the
-    cost of a change does not grow with the number of trials.
+    The request of a RUNNING trial cannot be changed, because the trial already holds what it asked
+    for. If the study's request is changed, RUNNING trials keep what they hold, and their next
+    attempts ask for the new amounts. The study's request is a single row, so the cost of a change
+    does not grow with the number of trials. After an error, the transaction must be rolled back.
 
     Args:
         numbers: The numbers of the trials; empty to change the study's request.
@@ -36,7 +36,6 @@ def set_resources(
         NotAllowed: A trial runs or has ended; or `numbers` is empty, and a resource function says
             what the study's trials need.
         InvalidSpec: The study has 64 different requests already, and `asked` would be one more.
-            After each of these errors, the transaction must be rolled back.
     """
     ordered = sorted(set(numbers))
     data = {"numbers": ordered, "resources": asked.to_json()}

@@ -3,8 +3,8 @@ Count what trials spend, and stop the study, or a trial, that has reached a limi
 
 Transactions that count spending lock the study's row, so each of them reads the exact sums. The
 counter shard is written last, by `Charge.store`. A study never gets or loses a limit, so the
-caller's `study` says whether to read and to lock. A person may have changed a limit's value since
-the caller read `study`, so the values are read from the study's row.
+caller's `study` says whether the study's row must be read and locked. A person may have changed a
+limit's value since the caller read `study`, so the values are read from the study's row.
 """
 
 import shlex
@@ -82,12 +82,12 @@ def charge(
     are_valid: bool = True,
 ) -> Charge:
     """
-    Add up the cost and number of `results`, and the trials' running time since it was last stored.
+    Add up the cost and number of `results`, and the trials' running time that is not stored yet.
 
     If a limit counts time and `are_alive` is True, the trials' running times are stored.
 
-    If the study has reached a limit, or has met a rule that stops the whole study, it is stopped
-    and the reason is stored.
+    If the study has reached a limit, or has met a rule that stops the whole study, the study is
+    stopped and the reason is stored.
 
     Args:
         trial_ids: The trials; the caller has locked their rows.
@@ -154,7 +154,7 @@ def check_limits(txn: Txn, study: Study) -> None:
 
 
 def _stop_if_spent(txn: Txn, study: Study, limited: LimitedStudy, spending: Spending) -> bool:
-    """Stop the study if the stored sums plus `spending` reach a limit; True if it stopped now."""
+    """Stop a study if its stored sums plus `spending` reach a limit; True if this stopped it."""
     if limited.status is Status.STOPPED:
         return False
     why = _reached(txn, study, limited, spending)
@@ -165,9 +165,9 @@ def _stop_by_rule(
     txn: Txn, study: Study, best: Sequence[BestValues], results: Sequence[Result]
 ) -> bool:
     """
-    Add results to the stored best values, which the rules that stop the whole study compare.
+    Update the stored best values with results, and stop the study if a rule is met.
 
-    If a rule is met, stop the study.
+    The rules that stop the whole study compare these best values.
     """
     after, met = [], None
     rules = rules_of_study(study.rules)

@@ -19,9 +19,10 @@ NO_OTHERS: Mapping[int, str] = MappingProxyType({})
 
 TRIES = 10
 """
-The most times that a checkpoint is chosen before the request fails. Although the checkpoint's trial
-is locked, an attempt of another trial that began from the checkpoint can mark the checkpoint as
-corrupt, because it locks the row of that other trial only. Then another checkpoint is chosen.
+The most times that a checkpoint is chosen before the request fails. If another trial has begun from
+the chosen checkpoint, an attempt of that trial may mark the checkpoint as corrupt. This attempt
+locks only its own trial, so the lock of the checkpoint's trial does not prevent the mark. Then
+another checkpoint is chosen.
 """
 
 
@@ -75,7 +76,7 @@ def lock_source(txn: Txn, study: Study, start: Start | None) -> Checkpoint | Non
     if start is None:
         return None
     if isinstance(start, Uploaded):
-        # Raises if a deletion of the study has begun, which could miss the uploaded bytes.
+        # A deletion of the study that has begun could miss the uploaded bytes; then this raises.
         lock_studies(txn, study)
         return None
     trial = trials.find(txn, study_id=start.study_id, number=start.number, lock=True)
@@ -99,8 +100,8 @@ def lock_studies(
 
     Args:
         study: The study of the new trials; its row is locked, too.
-        source_ids: The pinned checkpoints, whose rows are locked.
-        others: The ids of further studies whose rows are locked, with the studies' names.
+        source_ids: The ids of the pinned checkpoints; the caller has locked their rows.
+        others: Further studies to lock: their names by their ids.
 
     Raises:
         NotAllowed: One of the studies is being deleted, or a study other than `study` was deleted.
@@ -185,7 +186,7 @@ def _insert_uploaded(txn: Txn, study: Study, start: Uploaded, *, trial_id: int) 
 def _pinned(
     txn: Txn, start: FromTrial, *, trial_id: int, newest_id: int | None
 ) -> tuple[Checkpoint, int]:
-    """Choose a checkpoint and count a pin of it; choose again if it has just become corrupt."""
+    """Choose a checkpoint and count its pin; choose again if the checkpoint was just removed."""
     for _ in range(TRIES if start.checkpoint_id is None else 1):
         found = _chosen(txn, start, trial_id=trial_id, newest_id=newest_id)
         if found is None or found.id is None:

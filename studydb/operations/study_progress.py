@@ -45,9 +45,9 @@ class StudyProgress(Struct, frozen=True):
         num_trials: The most trials of the study; None for no limit.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
-        may_ask: Whether an ask makes sense for the reader's resources: what the next new trial asks
-            for fits the reader or is not known yet, or the reader may leave this trial to other
-            workers.
+        may_ask: Whether an ask makes sense for the reader's resources. An ask makes sense if the
+            next new trial fits the reader, if this trial's request is not known yet, or if the
+            reader may leave this trial to other workers.
     """
 
     status: Status
@@ -156,7 +156,7 @@ def read_progress(
         asked = ask_scheduler(txn, study, fits=fits)
         is_left_to_others = promotes and _is_left_to_others(txn, study, asked, fits)
     if asked.question is not None:
-        with suppress(DecisionFailed):  # `promote` asks again, and pauses the study
+        with suppress(DecisionFailed):  # `promote` asks again, and pauses the study if that fails
             asked = answered(study, asked)
     found = _progress(study, seen, asked, is_left_to_others=is_left_to_others)
     return found if fits is None else structs.replace(found, may_ask=_may_ask(study, seen, fits))

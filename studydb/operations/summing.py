@@ -81,7 +81,7 @@ def in_transaction(txn: Txn, study: Study, *, trial_id: int, n_results: int) -> 
 
 
 def after_end(database: Database, study: Study, *, trial_id: int) -> None:
-    """Store the `metric_summary` of a trial that has ended with results but without a summary."""
+    """Store the `metric_summary` of an ended trial that has results but no `metric_summary`."""
     with database.begin(write=False) as txn:
         if not trials.lacks_metric_summary(txn, trial_id=trial_id):
             return

@@ -18,8 +18,8 @@ def write(database: Database, call: Callable[[], Answered], *, role: Role) -> An
     Call a function that writes; if the login may not write, the error names the role that may.
 
     PostgreSQL raises one error for two causes: the server is a standby for now, or the role's
-    transactions are always read-only. After a StorageBusy, which includes this error, this function
-    looks for the second cause.
+    transactions are always read-only. This error becomes a StorageBusy, so this function looks for
+    the second cause after each StorageBusy.
 
     Args:
         role: The role that may make the call.

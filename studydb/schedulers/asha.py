@@ -39,13 +39,16 @@ RAY, SYNE_TUNE = "ray", "syne_tune"
 
 END_GAME = 0.4
 """
-The share of the budget that the end game takes by default.
+The share of a limit, or of all training, that the end game takes by default; see `ASHA`.
 
 On both tasks of docs/schedulers.md, this share finds a better trial than 0.2 does.
 """
 
 FEWEST_ENTRIES = 2
-"""A rung with fewer scores promotes no trial; NaN, invalidated and cloned trials do not count."""
+"""
+A rung with fewer scores promotes no trial. NaN does not count, nor do the scores of invalidated and
+cloned trials.
+"""
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,10 @@ class ASHA(BaseScheduler):
             bracket is e (2.718) times as likely as the next bracket, which has one rung less.
         type: "stopping" or "promotion".
         rule: The rule by which "stopping" stops trials, "ray" or "syne_tune".
-        end_game: The share of the budget that is spent on resuming the best paused trials, from 0
-            (no end game) to less than 1. By default 0.4 for "promotion". "stopping" has no end
-            game. If `max_t` is 2**62 or more, which no trial can reach, there is no end game.
+        end_game: The share of a limit, or of all training, that is spent on resuming the best
+            paused trials, from 0 (no end game) to less than 1. By default 0.4 for "promotion".
+            "stopping" has no end game. If `max_t` is 2**62 or more, which no trial can reach, there
+            is no end game.
     """
 
     absent: ClassVar[Mapping[str, Any]] = {"end_game": 0.0}  # older versions had no end game

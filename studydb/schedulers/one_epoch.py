@@ -31,10 +31,10 @@ class OneEpoch(ClosingScheduler):
     ended or is paused by a person. Second, no new trial can be made (`num_trials` is reached, or
     the searcher has no further point), or half of a limit of the study (steps, cost or time) is
     spent. If no trial waits at step `i` at that time, more trials are made as long as the study
-    allows. A study with an endless searcher, and without `num_trials` and limits, would never
-    choose, and is refused. Of trials with equal scores, the first that reported is chosen. NaN
-    stops a trial. If the study is extended after the choice, a later trial is stopped if it is
-    worse than all trials that were chosen; otherwise it goes on.
+    allows. A study with an endless searcher, and without `num_trials` and limits, is refused,
+    because its trials would never be chosen. Of trials with equal scores, the first that reported
+    is chosen. NaN stops a trial. If the study is extended after the choice, a later trial is
+    stopped if it is worse than all trials that were chosen; otherwise it goes on.
 
     Attributes:
         i: The step at which the trials are compared.

@@ -91,7 +91,7 @@ scheduler.
 IN_ORDER = (rung_entry.c.score, rung_entry.c.ordinal)
 """
 The order of the index of waiting entries. A query with a LIMIT but without an order would use the
-primary key on PostgreSQL, and read all entries of the rung if none meets its conditions.
+primary key on PostgreSQL, and read all entries of the rung if none meets the query's conditions.
 """
 
 _any_waiting = (
@@ -155,7 +155,11 @@ _rung_columns = (
 
 
 def _rungs_with_best(is_paused: sa.ColumnElement[Any]) -> tuple[Prepared, Prepared]:
-    """Make two statements: one reads all rungs that are not over, the other reads one rung."""
+    """
+    Make two statements: one reads all rungs that are not over, the other reads one rung.
+
+    A closed rung is marked as over when no trial waits there any more.
+    """
     rungs = sa.select(
         *_rung_columns,
         _best_waiting(rung_entry.c.trial_id, is_paused).label("best_id"),
@@ -175,9 +179,10 @@ _IS_UNDERWAY = (
     PAUSED_BY_STUDY,
 )
 """
-A trial that meets one of these conditions is underway. PENDING trials that are ready are left out,
-because the caller has checked that none of them fits the worker. So about as many trials are read
-as run at a time, however many trials were enqueued.
+A trial that meets one of these conditions is underway. PENDING trials that are ready are left out:
+the caller has checked that none of them fits the worker, and `_UNDERWAY_ELSEWHERE` reads those of
+other classes. So about as many trials are read as there are running trials, however many trials
+were enqueued.
 """
 _UNDERWAY = Prepared(
     sa.union_all(
@@ -225,9 +230,9 @@ How many trials that this worker cannot start now are taken into account, over a
 as `set_aside.MOST` allows in one class. With 64 classes of 1,000 trials, to read 1,000 trials takes
 1.7 ms on PostgreSQL and 1.9 ms on SQLite; to read all 64,000 takes 120 ms and 180 ms.
 
-If there are more, some may not be read, and they may belong to any bracket. So every bracket is
-treated as if it had one more trial, at step 0; no rung then closes too early. Workers that the
-unread trials fit will claim these trials, so a rung waits only while those workers are busy.
+If there are more, some may not be read, and these may belong to any bracket. So every bracket is
+treated as if it had one more trial, at step 0; no rung then closes too early. The unread trials
+will be claimed by workers that they fit, so a rung waits only while those workers are busy.
 """
 
 _rung = (
@@ -288,7 +293,8 @@ class Queues:
     scheduler asks for them, in the same snapshot.
 
     Attributes:
-        has_trials_to_give_up: Whether closed rungs still have work for `give_up`.
+        has_trials_to_give_up: Whether closed rungs still have work for `give_up`: trials to end, or
+            a rung to mark as over.
     """
 
     def __init__(
@@ -450,7 +456,8 @@ def promote(
     """
     Move a waiting trial to PENDING.
 
-    The trial's entry at the rung stores the time of the promotion, and does not wait any more.
+    The trial's entry at the rung gets the time of the promotion, and its column `waiting` becomes
+    false.
 
     Args:
         fits: The resource classes whose trials the worker can start; None in a study without

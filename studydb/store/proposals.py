@@ -43,8 +43,8 @@ IS_PROPOSED = _proposed()
 """
 True if the proposal of the next draw is stored.
 
-While an ask waits for the study's row, other asks take draws. Then PostgreSQL evaluates the
-condition again for the row's new version, but sees other tables as they were when the statement
+While an ask waits for the study's row, other asks take draws. After the wait, PostgreSQL evaluates
+the condition again for the row's new version, but sees other tables as they were when the statement
 began. The condition is a subquery with one value, so it finds the proposal of the new draw. An
 EXISTS or a join would be planned as a join, which compares the row's new version only with the
 proposal of the old draw.
@@ -95,8 +95,9 @@ def _turn(timeout_s: float) -> sa.ColumnElement[bool]:
     """
     Make an expression that takes the queue's lock, which the transaction holds until it ends.
 
-    CASE evaluates in order, so `lock_timeout` is set only if the lock is not free. Setting it takes
-    longer than taking a free lock. The timeout then applies to all later locks of the transaction.
+    CASE evaluates in order, so `lock_timeout` is set only if the lock is not free: setting the
+    timeout takes longer than taking a free lock. Once set, the timeout applies to all later locks
+    of the transaction.
     """
     queue = (
         sa.literal(_QUEUE, sa.Integer),
@@ -115,7 +116,7 @@ _TURN = _turn(ADVISORY_LOCK_TIMEOUT_S)
 Asks wait for an advisory lock (the queue) before they lock the study's row. Without the queue, all
 asks that wait for the row would wake at each change of the row, read it and wait again: 300 workers
 made 260 trials/s without the queue, and 430 with it. The queue only saves time: the study's row
-guards the budget, and the token keeps a duplicate request from taking a second trial.
+guards the budget, and the token keeps a duplicate request from making a second trial.
 """
 
 _QUEUE_UP = Prepared(sa.select(_turn(RESEND_TIMEOUT_S).label("turn")))

@@ -219,7 +219,7 @@ def end_draws(txn: Txn, *, study_id: int) -> None:
 
 
 def known_hashes(txn: Txn, *, study_id: int, from_draw: int, hashes: list[str]) -> set[str]:
-    """Return the hashes that belong to a trial, or to a proposal of a draw from `from_draw` on."""
+    """Return which `hashes` belong to a trial, or to a proposal of a draw from `from_draw` on."""
     rows = txn.all(_KNOWN, study=study_id, from_draw=from_draw, hashes=hashes)
     return {row.params_hash for row in rows}
 

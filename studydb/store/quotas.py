@@ -60,11 +60,12 @@ _OLDEST = Prepared(
 )
 """
 SKIP LOCKED: the caller has locked the study's row, which comes after trials and checkpoints in the
-lock order, so the caller must not wait for the locks of trials and checkpoints. The newest
-checkpoint of a trial that has not ended must stay. If an attempt finds that checkpoint corrupt, an
-older checkpoint becomes the one to restore. The attempt's transaction then changes the trial's row,
-so it waits for the lock that `_OLDEST` takes. So no checkpoint that is found here can become the
-one to restore.
+lock order. So the caller must not wait for the locks of trials and checkpoints.
+
+A trial that has not ended keeps the checkpoint that is to be restored. If an attempt finds this
+checkpoint corrupt, an older checkpoint is to be restored instead. To store this change in the
+trial's row, the attempt must wait for the row's lock, which `_OLDEST` has taken. So no checkpoint
+that is found here can become the one to restore.
 """
 
 _REMOVED = Prepared(
@@ -109,7 +110,7 @@ class Removable(NamedTuple):
 
 def lock(txn: Txn, *, study_id: int) -> Quota:
     """
-    Lock the study's row, so that one transaction at a time changes the sum; read the quota.
+    Lock the study's row, so that one transaction at a time changes the total size; read the quota.
 
     Raises:
         UnknownStudy: The study was deleted.
@@ -123,13 +124,13 @@ def read(txn: Txn, *, study_id: int) -> Quota:
 
 
 def add(txn: Txn, *, study_id: int, size_bytes: int) -> None:
-    """Add bytes (negative for removed checkpoints) to a study's sum, if the study keeps a sum."""
+    """Add bytes (negative for removed checkpoints) to the total size, if the study counts it."""
     txn.run(_ADD, study=study_id, by=size_bytes)
 
 
 def subtract(txn: Txn, *, checkpoint_id: int) -> None:
     """
-    Subtract a checkpoint's size from the sum of its study; call this before the removal.
+    Subtract a checkpoint's size from its study's total size; call this before the removal.
 
     Nothing changes if the checkpoint was removed before. The checkpoint's row is locked, then the
     study's row.

@@ -2,9 +2,9 @@
 Which trials of a study are best.
 
 Trials are ranked by the score of their best value, then by number. A trial has no rank if it has no
-results, if all its values are NaN, or if it is invalidated. The index `trial_rank` holds the score
-that a trial had when its last ended attempt ended. RUNNING trials are ranked by the scores in their
-rows, so that a report need not update an index.
+results, if all its values are NaN, or if it is invalidated. A trial's score in the index
+`trial_rank` is updated when an attempt ends. RUNNING trials are ranked by the scores in their rows,
+so that a report need not update an index.
 """
 
 import math

@@ -260,9 +260,9 @@ def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
     """
     Put a trial into a class from its next attempt on.
 
-    Until the current attempt ends, this attempt keeps the class that it holds now. The trial's row
-    stores that class, with the attempt's number. The caller has checked the attempt's lease, or has
-    ended the attempt.
+    Until the current attempt ends, it holds the resources of the class in which it started. The
+    trial's row stores that class, with the attempt's number. The caller has checked the attempt's
+    lease, or has ended the attempt.
     """
     row = txn.all(_ASKED_BY, trial=lease.trial_id)[0]
     held = {
@@ -279,7 +279,7 @@ def move_of_attempt(txn: Txn, *, lease: Lease, name: str) -> None:
 
 
 def _class_held(asked: str, stored: Mapping[str, Any] | None, *, attempt: int | None) -> str:
-    """Return the class that an attempt holds; its trial may ask for another class by now."""
+    """Return the class in which an attempt started; its trial may be in another class by now."""
     if stored is not None and stored.get("attempt") == attempt:
         return str(stored["class"])
     return asked

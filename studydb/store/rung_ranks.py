@@ -83,7 +83,7 @@ def unrank(txn: Txn, *, rungs: Sequence[Rung], trial_ids: Sequence[int]) -> None
 
 
 def rank(txn: Txn, *, rungs: Sequence[Rung], trial_ids: Sequence[int]) -> None:
-    """Put trials' entries back into the ranking of locked rungs, unless an entry's value is NaN."""
+    """Put trials' entries back into the ranking of locked rungs; entries with NaN stay out."""
     for one in rungs:
         rows = txn.all(_RANK, rung=one.id, trials=list(trial_ids))
         positions = [(row.score, row.trial_id) for row in rows]

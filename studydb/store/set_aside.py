@@ -18,8 +18,9 @@ from studydb.store.trials import NEW, inserting
 MOST = 1000
 """
 If this many trials of one class wait, no further trial of this class is set aside. If the next draw
-is of this class, all later draws wait, too. 1,000 waiting trials give work to each worker that can
-run trials of the class. More waiting trials would only add rows, and not end the study earlier.
+is of this class, this draw and all later draws wait. 1,000 waiting trials give work to each worker
+that can run trials of the class. More waiting trials would only add rows, and not end the study
+earlier.
 """
 
 MOST_OF_MODEL = 16

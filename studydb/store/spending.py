@@ -63,8 +63,8 @@ class LimitedStudy(Struct, frozen=True):
     Attributes:
         is_spent: Whether a limit or a stop rule has stopped the study.
         age_s: Seconds since the study's first worker or own loop started; 0 before that.
-        best: For each rule that stops the whole study, the best values of the results that were
-            stored since the last deletion by `forget_best` or `studies.set_status`.
+        best: For each rule that stops the whole study, the best values of the results stored since
+            `forget_best` or `studies.set_status` last deleted these values.
     """
 
     status: Status

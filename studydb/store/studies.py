@@ -420,7 +420,7 @@ def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
 
 
 def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
-    """Add `n_more` to `num_trials`, and return the new limit; None if the study has no limit."""
+    """Add `n_more` to `num_trials`, and return the sum; None if the study has no `num_trials`."""
     row = txn.first(_EXTEND, study=study_id, by=n_more)
     return None if row is None else int(row.num_trials)
 
@@ -466,8 +466,8 @@ def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
     """
     Add the stores of the study `other_id` to the former stores of the study `study_id`.
 
-    A new trial of `study_id` begins from a checkpoint of `other_id`, and must find its bytes. The
-    caller has locked both studies.
+    A new trial of `study_id` begins from a checkpoint of `other_id`, and must find the checkpoint's
+    bytes. The caller has locked both studies.
     """
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
     other = existing(txn.first(_LOCKED_PLACES, study=other_id))

@@ -18,8 +18,8 @@ MOST = 100
 
 RECOVERY_S = 30.0
 """
-How long `any_awaited` still counts a trial after sweeps could first recover it. Normally they
-recover it within 17 s, but a trial with values that make its recovery fail stays RUNNING.
+How long `any_awaited` counts a trial after sweeps could first recover the trial. Normally sweeps
+recover the trial within 17 s. But if its values make the recovery fail, the trial stays RUNNING.
 """
 
 _STUDY = trial.c.study_id == sa.bindparam("study")
@@ -172,7 +172,7 @@ def any_due(txn: Txn, *, study_id: int) -> bool:
 
 
 def any_awaited(txn: Txn, *, study_id: int, worker_id: int) -> bool:
-    """Tell whether a lease of another worker has expired, so that sweeps recover its trial soon."""
+    """Tell whether another worker's trial has an expired lease and sweeps will soon recover it."""
     row = txn.first(_ANY_AWAITED, study=study_id, worker=worker_id)
     return row is not None and bool(row.is_awaited)
 

@@ -19,7 +19,7 @@ OF_TRIAL = texts_of(
         tag.c.study_id == _study_id, tag.c.trial_id == _trial_id
     )
 ).label("tags")
-"""The tags of a trial's row, as an expression of the statement that reads or changes the row."""
+"""A trial's tags, as an expression for statements that read or change the trial's row."""
 
 _OF_TRIAL = Prepared(sa.select(OF_TRIAL).where(trial.c.id == sa.bindparam("trial")))
 
@@ -96,7 +96,7 @@ def most(txn: Txn, *, study_id: int, trial_ids: Sequence[int]) -> int:
 
 
 def is_tagged(number: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-    """Make the condition that the trial `number` of the bound `study` has the tag `of_tag`."""
+    """Make the condition that the trial `number` has a tag; the binds are `study` and `of_tag`."""
     tagged = trial.alias("tagged")
     return number.in_(
         sa.select(tagged.c.number)

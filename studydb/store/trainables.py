@@ -43,7 +43,8 @@ _WITH_SIGNATURES = Prepared(
     .order_by(trainable.c.id)
 )
 """
-Reads the user's code that has a given role: one row for each signature, or one row without any.
+Reads the user's code that has a given role: one row for each signature, and one row for code
+without a signature.
 
 This is one statement, because a person may replace the trainable at any time: two statements could
 read the old trainable and the new signatures.

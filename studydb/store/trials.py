@@ -343,7 +343,7 @@ def lacks_metric_summary(txn: Txn, *, trial_id: int) -> bool:
 
 
 def store_metric_summary(txn: Txn, *, trial_id: int, metric_summary: Mapping[str, Any]) -> None:
-    """Store the summary of an ended trial's metrics, if the trial has results but no summary."""
+    """Store an ended trial's metric summary, if the trial has results but no metric summary."""
     txn.run(_STORE_METRIC_SUMMARY, trial=trial_id, to_metrics=metric_summary)
 
 
@@ -487,9 +487,10 @@ STATUS_FOR_RUNNING_TRIALS = sa.case(
     else_=study.c.status,
 )
 """
-The status that RUNNING trials obey: the study's status, with two exceptions. It is RUNNING if the
-study has paused itself, by its guard or because a custom rule, a custom scheduler or a resource
-function gave no answer. It is SPENT if a limit or a stop rule has stopped the study.
+The status that RUNNING trials obey. In two cases these trials do not obey the study's own status:
+they obey RUNNING if the study has paused itself, by its guard or because a custom rule, a custom
+scheduler or a resource function gave no answer; and SPENT if a limit or a stop rule has stopped the
+study.
 """
 
 

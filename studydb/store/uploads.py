@@ -1,5 +1,5 @@
 """
-Uploads: checkpoints whose bytes may exist in a store, although they have no row in `checkpoint`.
+Uploads: checkpoints that have no row in `checkpoint`, although their bytes may exist in a store.
 
 An upload's row is inserted before the first byte is written, and deleted by the transaction that
 inserts the checkpoint's row. So every object of a crashed attempt can be found by a row. If a

@@ -25,9 +25,9 @@ Code = Callable[..., Any] | WithParameters | Command | Sequence[str] | str
 """
 What trials run: a function or class, or a command.
 
-A function or a `studydb.Trainable` class is given as an object, also with bound parameters; by its
-path ("module:name"); or by the name under which an installed package offers it (entry points of
-`studydb.trainables`). A command is given as a list such as ["./train", "--lr", "{lr}"], or as a
+A function or a `studydb.Trainable` class is given as an object, with or without bound parameters;
+by its path ("module:name"); or by the name under which an installed package offers it (entry points
+of `studydb.trainables`). A command is given as a list such as ["./train", "--lr", "{lr}"], or as a
 `studydb.Command`.
 """
 
@@ -68,10 +68,10 @@ def signed(
 
     Args:
         store: The URL of the study's checkpoint store.
-        make_folder: Makes the study's folder; called with `store` before each object is stored
-            there, unless `store` is "inline:". It raises CheckpointError if this host does not see
-            the directory in which other processes save the study's checkpoints. None for a new
-            study: its folder is made without a check.
+        make_folder: A function that makes the study's folder. It is called with `store` before each
+            object is stored, unless `store` is "inline:". The function raises CheckpointError if
+            this host does not see the directory in which other processes save the study's
+            checkpoints. None for a new study: its folder is made without a check.
 
     Raises:
         TrainableError: An object cannot be pickled, or is too large for the database.

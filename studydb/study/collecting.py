@@ -28,11 +28,11 @@ class Collected(Struct, frozen=True):
         n: The number of checkpoints.
         size_bytes: The sum of the sizes of these checkpoints.
         left: The URLs of checkpoints whose bytes could not be deleted, because their store fails.
-        n_uploads: How many uploads that were cut off were deleted, or would be. An attempt's upload
-            counts as cut off once the attempt has ended. A person's upload counts as cut off if no
-            trial uses it 25 hours after it began.
-        n_uploads_left: How many other uploads that were cut off could not be deleted, because their
-            store fails.
+        n_uploads: How many cut-off uploads were deleted, or would be. An attempt's upload counts as
+            cut off once the attempt has ended. A person's upload counts as cut off if no trial uses
+            the upload 25 hours after the upload began.
+        n_uploads_left: How many other cut-off uploads could not be deleted, because their store
+            fails.
     """
 
     n: int
@@ -47,10 +47,11 @@ def collect(database: Database, study: Study, *, dry_run: bool) -> Collected:
     Delete the checkpoints that are not kept, and uploads that were cut off.
 
     First the rows of checkpoints that `keep` does not keep are marked as removed. Then removed
-    checkpoints are deleted, 100 at a time, and after them the uploads. The bytes of a checkpoint or
-    an upload are deleted before its row, so if this process dies, the rows show a later call what
-    is left. Several processes may collect at the same time. Last, if the study has a quota, the
-    stored sum of its checkpoints' sizes is computed again.
+    checkpoints are deleted, 100 at a time, and after them the uploads. Last, if the study has a
+    quota, the stored sum of its checkpoints' sizes is computed again.
+
+    The bytes of a checkpoint or an upload are deleted before its row, so if this process dies, the
+    rows show a later call what is left. Several processes may collect at the same time.
 
     Args:
         dry_run: Whether to write nothing, and to return what would be deleted.

@@ -359,7 +359,7 @@ def _check_same_study(found: Record, new: NewStudy) -> None:
 
 
 def _differing_lines(old: Space, asked: Space) -> tuple[str, str]:
-    """Return the leaves in which two spaces differ; all leaves if one space has more of them."""
+    """Return the lines in which two spaces differ; all lines if one space has more lines."""
     if old == asked:
         return "", ""
     lines = [[" ".join(line.split()) for line in space_lines(space)] for space in (old, asked)]
@@ -382,9 +382,9 @@ def _revised(database: Database, found: Record, new: NewStudy, code: Code) -> Re
     """
     Replace code that was edited under the same name, if a key of this user signed the old code.
 
-    Such code is a pickled function or class, the objects that are bound to a function or class, or
-    the options of a command. Another user's code stays, because that user's workers would refuse
-    this user's signature.
+    The code that can differ is a pickled function or class, the objects that are bound to a
+    function or class, or the options of a command. Another user's code stays, because that user's
+    workers would refuse this user's signature.
     """
     old, keyring = found.trainable, load_keyring()
     if old is None or not keyring.verify(signed_payload(old, found.uuid), old.signatures):

@@ -37,8 +37,8 @@ def export_model(
     contains half a model.
 
     Args:
-        workdir: The directory that this process enters, and searches for the trainable before the
-            study's own working directory.
+        workdir: The directory that this process enters. The trainable is looked for in this
+            directory first, then in the study's own working directory.
         stores: The study's stores, for the objects that are bound to the trainable.
 
     Raises:

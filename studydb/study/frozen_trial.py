@@ -258,7 +258,7 @@ def _remove(folder: TemporaryDirectory, pid: int) -> None:
 
 
 def _new_place() -> Path:
-    """Make a directory for a copy within the one directory of this process."""
+    """Make a directory for one copy; it is inside this process's directory for all copies."""
     try:
         if not Path(_folder_of(os.getpid()).path).is_dir():  # it was deleted
             _folder_of.cache_clear()

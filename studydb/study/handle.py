@@ -236,10 +236,10 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             tags: Up to 50 texts by which listings and SQL find the trial.
             checkpoint: What the trial begins from. The trial's first step is the checkpoint's step
                 plus 1, and the trial enters only rungs at later steps. Give one of
-                `trial.checkpoints` of this database. For the newest checkpoint of a trial, give the
-                trial, or its number if it is in this study. The given checkpoint is pinned until
-                the new trial ends. Or give a dict, the path of a directory, or the path of a file
-                checkpoint.pkl that `export` wrote; it is uploaded and signed with your key.
+                `trial.checkpoints` of this database. For a trial's newest checkpoint, give the
+                trial or, if the trial is in this study, its number. That checkpoint is pinned
+                until the new trial ends. Or give a dict, the path of a directory, or the path of a
+                file checkpoint.pkl from `export`; the data is uploaded and signed with your key.
             checkpoint_step: The last step that the dict, the directory or the file contains.
             resources: What this trial needs instead of the study's `resources`, such as
                 {"gpus": 2}; {} for nothing.
@@ -413,10 +413,11 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         Claim a PENDING trial for this process to run; make a new trial if none is PENDING.
 
-        The call waits, for example while the study is paused or at `max_concurrent`. It waits for
-        trials that other processes run only if the results of these trials can let the scheduler
-        promote a trial, or if the lease of one of these trials has expired. If one of these
-        processes dies, its trial goes on in a process that asks after the lease has expired.
+        The call waits, for example while the study is paused or at `max_concurrent`. If the
+        study is RUNNING and other processes run all its remaining trials, the call waits in two
+        cases only: the results of these trials can let the scheduler promote a trial, or the lease
+        of one of these trials has expired. If one of these processes dies, its trial goes on in a
+        process that asks after the lease has expired.
 
         Args:
             timeout: Seconds to wait; None to wait without limit.

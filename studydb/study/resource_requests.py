@@ -55,8 +55,9 @@ class ResourceRequests:
         """
         Set what these trials (numbers or names) need; without numbers, set the study's amounts.
 
-        The study's amounts hold for all trials to which no amounts were given. If they change, a
-        RUNNING attempt keeps what it has, and its trial's next attempt asks for the new amounts.
+        The study's amounts hold for all trials to which no amounts were given. If the study's
+        amounts change, a RUNNING trial's attempt keeps what it has, and the trial's next attempt
+        asks for the new amounts.
 
         Args:
             resources: Amounts such as {"gpus": 1, "memory_gb": 8} or "gpus=1"; {} for nothing.

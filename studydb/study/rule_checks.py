@@ -1,4 +1,4 @@
-"""Check custom stop rules and custom schedulers; run custom code in a child process; sign it."""
+"""Check custom stop rules and schedulers; sign custom code, and run it in a child process."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ def described_rules(
         workdir: Workers look for the code in their own directory first, then in this one.
 
     Returns:
-        The rules, each custom rule with the number of results that it reads; and the unsigned code.
+        The rules, with the number of results that each custom rule reads; and the unsigned code.
 
     Raises:
         TrainableError: A rule cannot be imported or made.
@@ -62,8 +62,8 @@ def described_scheduler(
         workdir: Workers look for the code in their own directory first, then in this one.
 
     Returns:
-        The scheduler and None; or, if it is custom, the scheduler with its plan, and its unsigned
-        code.
+        For a custom scheduler, the scheduler with its plan, and the unsigned code; for any other,
+        the scheduler and None.
 
     Raises:
         TrainableError: The scheduler cannot be imported or made, or its plan is refused.
@@ -111,7 +111,7 @@ def _declared_reads(rule: CustomRule, code: Trainable) -> int:
 
 @contextmanager
 def running(what: str, code: Trainable) -> Iterator[Decider]:
-    """Yield a decider that runs code in a child process; TrainableError if no answer comes."""
+    """Yield a decider that runs code in a child process; DecisionFailed becomes TrainableError."""
     to_import = TrainableImport(str(uuid4()), code, True, (code.workdir,))
     with (
         TemporaryDirectory() as folder,
@@ -127,6 +127,6 @@ def running(what: str, code: Trainable) -> Iterator[Decider]:
 
 
 def signed_rules(code: Sequence[Trainable], study_uuid: str) -> tuple[Trainable, ...]:
-    """Sign code that decides for a study, with the user's key."""
+    """Sign, with the user's key, the custom code of a study."""
     keyring = load_keyring()
     return tuple(sign(each, study_uuid, keyring) for each in code)

@@ -35,7 +35,7 @@ ERRORS_EVERY_S = 2.0
 """Seconds between two reads of the last error; another trial in ERROR causes a read at once."""
 
 RELEASING = "Waiting for the workers to save and release their trials; Ctrl-C again kills them."
-RELEASED = "The running trials were released; run the study again to continue them."
+RELEASED = "The workers have ended; run the study again to continue their trials."
 
 
 def run(database: Database, study: Record, *, workers: int) -> Counts:
@@ -90,7 +90,7 @@ def _why_nothing_runs(study: Record, progress: StudyProgress) -> str:
 
 
 def _hide_traceback(interrupt: KeyboardInterrupt) -> None:
-    """Print no traceback if the script ends because it does not catch this interrupt."""
+    """Print no traceback if this interrupt ends the script."""
     show = sys.excepthook
 
     def show_others(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -58,7 +58,7 @@ class SimulatedRun:
         recorded: RecordedCurves,
         settings: Settings,
     ) -> None:
-        """Register the workers; `database.clock` is set to the simulated time."""
+        """Register the workers, and let `database.clock` return the simulated time."""
         database.clock = self._clock = clock = Clock()
         self._database, self._study = database, study
         self._recorded, self._settings = recorded, settings
@@ -138,7 +138,7 @@ class SimulatedRun:
             self._wake()
 
     def _wake(self) -> None:
-        """Let each idle worker look for a trial; an idle worker sees new work at once."""
+        """Let each idle worker try to acquire a trial; idle workers see new work at once."""
         for worker in self._idle[:]:
             if self._may_begin and worker.acquire():
                 self._idle.remove(worker)
@@ -167,7 +167,7 @@ class SimulatedRun:
     # --- kills
 
     def _kill(self, worker: SimulatedWorker) -> None:
-        """Drop a worker without ending its attempt; a new worker replaces it."""
+        """Drop a worker without ending its attempt; a new worker replaces the dropped one."""
         self._n_kills += 1
         self._n_begun -= 1  # the step did not end
         worker.held = None
@@ -179,7 +179,7 @@ class SimulatedRun:
         self._wake()
 
     def _sweep(self) -> None:
-        """Renew the leases, and recover lost trials, as workers do at each heartbeat."""
+        """Renew the leases, and recover lost trials, as the heartbeat of a real worker does."""
         for worker in (*self._workers(), *self._parked):
             worker.renew()
         recover(self._database, self._study)
@@ -188,7 +188,7 @@ class SimulatedRun:
             self._push(renewal_s(LEASE_S), None)
 
     def _has_lost_trials(self) -> bool:
-        """Whether a RUNNING study has trials that must be recovered, or wait for their back-off."""
+        """Whether the study is RUNNING and has trials to recover, or trials in their back-off."""
         progress = read_progress(self._database, self._study)
         n_held = len([*self._workers(), *self._parked])
         counts = progress.counts

@@ -1,4 +1,4 @@
-"""Simulated workers, which train recorded curves by the operations of real workers."""
+"""Simulated workers, which replay recorded curves through the operations of real workers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -69,9 +69,9 @@ class Task:
     Attributes:
         choose: Returns the index of the curve of a new trial.
         saves: Whether trials save checkpoints when they pause.
-        flushes: Whether each report is flushed, as real workers do if a step takes a second or
-            more. Otherwise a report waits until `HeldAttempt.add` asks for a flush, as for a judged
-            report, until the next checkpoint, or until the attempt ends.
+        flushes: Whether workers flush each report, as real workers do if a step takes a second or
+            more. If not, a report waits for the next checkpoint or the attempt's end, unless
+            `HeldAttempt.add` asks for a flush earlier (for a judged report, for example).
         saves_often: With `saves`, whether trials save a checkpoint after each step.
         completed: Called with the number and the last value of a trial that is fully trained.
         n_steps: How many steps all trials have trained.

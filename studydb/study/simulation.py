@@ -189,10 +189,10 @@ def _probability(name: str, value: Any) -> float:
 
 def _created(database: Database, new: NewStudy) -> Record:
     """
-    Create the study, even if its scheduler is not in `SCHEDULERS` or its searcher in `SEARCHERS`.
+    Create the study, even with a scheduler or a searcher that the study's row cannot name.
 
-    In the study's row, `FIFO` or `RandomSearch` replaces such a scheduler or searcher. The
-    simulated workers use the scheduler and the searcher of `new`.
+    If the scheduler is not in `SCHEDULERS`, the row has `FIFO`. If the searcher is not in
+    `SEARCHERS`, the row has `RandomSearch`. The simulated workers use those of `new`.
     """
     scheduler = new.scheduler if type(new.scheduler) in SCHEDULERS.values() else FIFO()
     searcher = new.searcher if type(new.searcher) in SEARCHERS.values() else RandomSearch()
@@ -201,7 +201,7 @@ def _created(database: Database, new: NewStudy) -> Record:
 
 
 def order(recorded: RecordedCurves, seed: int) -> list[int]:
-    """Return the curves' indices in the order in which trials take them without a searcher."""
+    """Return the curves' indices; without a searcher, trials take the curves in this order."""
     n_curves = len(recorded.curves)
     return random.Random(seed).sample(range(n_curves), n_curves)  # noqa: S311  no secret
 

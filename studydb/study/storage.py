@@ -22,7 +22,7 @@ Answered = TypeVar("Answered")
 
 def open_database(storage: str | os.PathLike[str] | None, *, make: bool) -> Database:
     """
-    Connect to the database of this URL, else of $STUDYDB_STORAGE, else to the default database.
+    Connect to the database at `storage`, else at $STUDYDB_STORAGE, else to the default database.
 
     Args:
         make: Whether to make an SQLite database and its tables if they are missing.

@@ -164,7 +164,7 @@ _DISTRIBUTIONS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 
 def _quantized(low: Any, high: Any, q: Any) -> Any:
     """
-    Draw multiples of `q`.
+    Return a distribution of multiples of `q`.
 
     The multiples are integers if `low`, `high` and `q` are integers, and either `q` is 1 or there
     are at most 100 multiples.
@@ -190,9 +190,9 @@ def _searcher(method: Any) -> Searcher:
 
 def _scheduler(spec: Mapping[str, Any]) -> Scheduler:
     """
-    Turn W&B's hyperband into ASHA, with rungs at the same steps if all these are whole numbers.
+    Turn W&B's hyperband into ASHA; rungs are at W&B's steps if all these steps are whole numbers.
 
-    With `min_iter`, the steps are min_iter * eta^k. With `max_iter` and `s`, they are
+    With `min_iter`, W&B's steps are min_iter * eta^k. With `max_iter` and `s`, they are
     max_iter / eta^k for k from 1 to s; if eta^s does not divide max_iter, ASHA's steps are later.
     With `max_iter`, ASHA also completes a trial at step max_iter.
     """

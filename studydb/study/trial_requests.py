@@ -83,12 +83,12 @@ class TrialRequests:
                 no grace to save a last checkpoint. Results that were reported are kept.
             discard_checkpoints: Wait up to a minute until the trials have ended, then delete their
                 checkpoints, except pinned and corrupt ones. The trials may have ended before the
-                call, so after an error the same call deletes the remaining checkpoints.
+                call. After an error, the same call deletes the remaining checkpoints.
 
         Raises:
             UnknownTrial: A trial does not exist; nothing was changed.
             NotAllowed: Without `discard_checkpoints`, a trial has ended; nothing was changed. With
-                it, a trial still runs after a minute; its checkpoints are kept.
+                `discard_checkpoints`, a trial still runs after a minute and keeps its checkpoints.
             UsageError: `discard_checkpoints` is given, but no trials are.
             CheckpointError: The bytes of discarded checkpoints cannot be deleted on this host.
         """
@@ -152,8 +152,8 @@ class TrialRequests:
         Invalidate trials (numbers or names) whose values are wrong, or undo their invalidation.
 
         An invalidated trial is left out of the best trials and the frames, and no longer ranks in
-        open rungs; searchers do not learn from it. Decisions that were made by its values stand. A
-        trial that has not ended is stopped, with the reason INVALIDATED. Each transaction changes
+        open rungs; searchers do not learn from it. Decisions that were based on its values stand.
+        A trial that has not ended is stopped, with the reason INVALIDATED. Each transaction changes
         up to 100 trials; after an error, the changes of earlier transactions remain.
 
         Args:
@@ -202,7 +202,7 @@ class TrialRequests:
         Raises:
             UsageError: No trial or no tag is given.
             UnknownTrial: A trial does not exist; nothing was changed.
-            InvalidName: A tag breaks a rule, or a trial would have too many; nothing was changed.
+            InvalidName: A tag is invalid, or a trial would have too many tags; nothing was changed.
         """
         new, old = check_tags(add), check_tags(remove)
         if not numbers or not (new or old):

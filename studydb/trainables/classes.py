@@ -75,8 +75,8 @@ class Trainable:
 
         Returns:
             The step's metrics; `done=True` among them ends the trial. None if nothing is left to
-            train. The first call of an attempt may find nothing left: the process of the attempt
-            before may have died after it had saved the last step, but before its trial had ended.
+            train. The first call of an attempt may find nothing left, because an earlier attempt
+            may have saved the last step and then died before the trial had ended.
         """
         raise NotImplementedError
 

@@ -51,7 +51,7 @@ class CommandTrial(ReportingTrial, Protocol):
 
 class CommandFiles:
     """
-    The files of one attempt; creating this object creates them, except the stop and report files.
+    The files of one attempt; creating this object makes all but the stop file and the report file.
 
     Args:
         keeps: Whether the command names `{checkpoint_dir}`. For such a command, a report without a

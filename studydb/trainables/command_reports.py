@@ -2,8 +2,8 @@
 Find the reports in a command's output; decode reports from its output, a file or a socket.
 
 In the output, a report has one of three forms: `[studydb] {…}` anywhere in a line; `[tune-metric]:
-{…}` anywhere in a line, as scripts for Syne Tune print it; a line that matches the regular
-expression of the study.
+{…}` anywhere in a line, as scripts for Syne Tune print it; or a line that matches the command's
+`report_regex`.
 """
 
 import json
@@ -19,7 +19,8 @@ from studydb.domain.text.display import shortened
 
 LINE_BYTES = 1 << 20
 """
-A line with more than about this many bytes is skipped. If it has a report's mark, the trial fails.
+A line with more than about this many bytes is skipped. But if these bytes contain `[studydb]` or
+`[tune-metric]:` on stdout, the trial fails.
 """
 
 _MARK, _TUNE_MARK = b"[studydb]", b"[tune-metric]:"

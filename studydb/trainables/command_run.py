@@ -120,8 +120,8 @@ class CommandTrainable:
 
         Raises:
             TrialStopped, LeaseLost: The trial was to end, and the command has ended.
-            CommandFailed: The command has failed or can be started on no host, its interpreter does
-                not exist on this host, or a report is invalid or missing.
+            CommandFailed: The command has failed; no host can start the command; its interpreter
+                does not exist on this host; or a report is invalid or missing.
             GivenBack: The command has given its trial back, or this host cannot start the command
                 now.
             ProcessLost: The command was killed by SIGKILL, or exited with 137.
@@ -197,7 +197,7 @@ class _Run:
             ) from None
 
     def _program_without_interpreter(self, cause: OSError | ValueError) -> Path | None:
-        """Return the program's file if it exists: its interpreter is then missing. Else None."""
+        """Return the program's file if only the file's interpreter was not found; else None."""
         if not isinstance(cause, FileNotFoundError):
             return None
         directory = Path(self._stored.directory)
@@ -280,7 +280,7 @@ class _Run:
 
     def _read_lines(self, data: bytes | None, *, is_stdout: bool) -> None:
         """
-        Read the reports of a stream; the pattern reads only the first stream that it matches.
+        Read the reports of a stream; the pattern counts only on the stream where it matched first.
 
         Args:
             data: The next bytes; None at the end of the stream.

@@ -20,7 +20,7 @@ def ignores_config(function: Callable[..., Any]) -> bool:
     An example is a script whose `main(args=None)` parses the command line: every trial would run
     with the script's defaults. If the bytecode does not tell, the answer is False.
     """
-    if isinstance(function, functools.partial):  # objects are bound to it, see bound_parameters.py
+    if isinstance(function, functools.partial):  # with bound objects, see bound_parameters.py
         function = function.func
     code = _code_of(function)
     if code is None or code.co_argcount < 1:

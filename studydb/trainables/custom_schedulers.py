@@ -114,7 +114,7 @@ def ask_next_work(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any
     Call `next_work` with the view from the text of a `Question`; `next_work` may raise anything.
 
     Raises:
-        TrainableError: The answer is no trial that waits, no `Close` and no `Idle`.
+        TrainableError: The answer is neither a waiting trial, nor a `Close`, nor an `Idle`.
     """
     work = scheduler.next_work(WorkView(json.loads(arguments["text"])))
     match work:

@@ -50,11 +50,11 @@ def describe(function: Callable[..., Any] | str, *, workdir: str | Path) -> Trai
     """
     Describe a function or a class so that workers can find it.
 
-    A function object gets an import path on two conditions. The function's module has this object
-    under the function's name. A fresh interpreter in `workdir` finds the module, and all of the
-    user's modules to which the module refers directly or indirectly; it only looks for these
-    modules, without importing them. With an import path, each trial runs the files as they are when
-    the trial starts. Any other function object is pickled.
+    A function object gets an import path on two conditions. First, the function's module has this
+    object under the function's name. Second, a fresh interpreter in `workdir` finds this module and
+    all of the user's modules to which the module refers directly or indirectly. The interpreter
+    only looks for these modules, without importing them. With an import path, each trial runs the
+    files as they are when the trial starts. Any other function object is pickled.
 
     Args:
         function: The function, its path "module:function", or the name of an entry point.
@@ -205,9 +205,9 @@ def _own_modules(function: Callable[..., Any]) -> Iterator[ModuleType]:
     """
     Yield the loaded modules that are not part of Python, of an installed library or of studydb.
 
-    Yield the function's own module in any case, unless it is `__main__` or has no file. A pickled
-    function may refer to any of these modules. A module that a worker cannot import is pickled with
-    the function.
+    Yield the function's own module even if it is part of these. Never yield `__main__`, or a module
+    without a file. A pickled function may refer to any of the yielded modules. A module that a
+    worker cannot import is pickled with the function.
     """
     home = getattr(function, "__module__", None)
     for name, module in list(sys.modules.items()):

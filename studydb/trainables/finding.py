@@ -53,8 +53,8 @@ def load(
     Raises:
         TrainableError: The function is missing, not callable, refused by `own_only`, damaged, or
             pickled by another Python version; its module, or a module that its pickle needs, is
-            missing; an object that is bound to it is missing or damaged; its command cannot be run;
-            or the trainable comes from a newer studydb.
+            missing; an object that is bound to the function is missing or damaged; the trainable's
+            command cannot be run; or the trainable comes from a newer studydb.
     """
     directories = [str(Path(directory)) for directory in dict.fromkeys(workdirs)]
     function: Callable[..., Any]

@@ -12,10 +12,10 @@ _LINE_BYTES = 256
 
 def refuse_windows_line_ends(path: Path) -> None:
     """
-    Refuse a script whose first line has a carriage return after the interpreter.
+    Refuse a script whose first line has a carriage return after the interpreter or `env NAME`.
 
-    No host can run such a script. A carriage return after an argument is accepted, because some
-    interpreters, such as perl, ignore it.
+    No host can run such a script. A carriage return after any other argument is accepted, because
+    some interpreters, such as perl, ignore it.
 
     Raises:
         TrainableError: The script has such a first line.

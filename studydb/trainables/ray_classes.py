@@ -1,4 +1,4 @@
-"""Run a class that was written for Ray Tune, `ray.tune.Trainable`, as a class of studydb."""
+"""Run a class that was written for Ray Tune (a `ray.tune.Trainable`) as a class of studydb."""
 
 from typing import Any
 

@@ -113,9 +113,9 @@ class Attempt:
         """
         Run the trial until the attempt ends.
 
-        If a child did not run the trial, another child is started. A checkpoint that a child cannot
-        restore is marked as corrupt, and the next child starts from an older checkpoint, or from
-        the beginning if there is none.
+        If a child did not run the trial (see `_must_start_again`), another child is started. A
+        checkpoint that a child cannot restore is marked as corrupt, and the next child starts from
+        an older checkpoint, or from the beginning if there is none.
 
         Raises:
             LeaseLost: The attempt no longer holds the trial; the child has ended.
@@ -138,10 +138,10 @@ class Attempt:
 
     def delete_upload(self) -> None:
         """
-        If the lease is lost, delete what an unfinished upload wrote; the child must have ended.
+        If the lease is lost, delete the bytes of an unfinished upload; the child must have ended.
 
-        Another worker may have deleted the upload's row before these bytes were written, so that no
-        other process would delete the bytes.
+        Another worker may have deleted the upload's row before these bytes were written. In this
+        case, no other process deletes the bytes.
         """
         if self._held.is_lost and self._upload is not None:
             checkpoints = self._equipment.checkpoints
@@ -289,8 +289,8 @@ class Attempt:
         """
         Give up warm starts if a signal killed the child and the child's template is not proven.
 
-        Stop signals do not count. If the child has reported or sent its `Ended`, the template is
-        recorded as proven.
+        Stop signals do not count. If the child has begun (see `Progress.began`) or sent its
+        `Ended`, the template is recorded as proven.
 
         Returns:
             Whether the attempt must be started again, fresh.
@@ -487,7 +487,7 @@ class Attempt:
         if progress.refused is not None:
             return Outcome(Reason.FAILED, progress.refused)
         if progress.deadline_s is not None:
-            return Outcome(Reason.PREEMPTED)  # the child was told to end, and died or was killed
+            return Outcome(Reason.PREEMPTED)  # the child was told to end, and died or is too slow
         exit_ = child.wait(self._equipment.options.grace_s)
         if exit_ is not None and exit_.signal in STOP_SIGNALS and self._was_asked_to_stop():
             # The child had not yet set its signal handlers, or the user's code has replaced them.
@@ -545,7 +545,7 @@ class Attempt:
             )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
-        """Keep the child for the next trial, or end it; after `Ended`, the child may first exit."""
+        """Keep the child for the next trial, or kill it; after `Ended`, first wait for its exit."""
         child, ended = started.child, self._progress.ended
         if ended is not None and self._may_keep(ended):
             output.settle()

@@ -20,7 +20,7 @@ _LARGEST_PIPE_BYTES = 1 << 20
 
 
 class _Stream:
-    """A pipe and its two files, such as `stdout`, and `stdout.1` with older bytes."""
+    """A pipe and its two files; for example, `stdout`, and `stdout.1` with the older bytes."""
 
     def __init__(self, path: Path, limit_bytes: int, tail: bytearray, *, append: bool) -> None:
         self.reader, self.writer = os.pipe()
@@ -86,7 +86,7 @@ class _Stream:
 
 
 class AttemptOutput:
-    """The output of an attempt or another child; a file is created when its first byte arrives."""
+    """The output of an attempt's process or another child; a file is created at its first byte."""
 
     def __init__(
         self, pump: "OutputPump", streams: tuple[_Stream, _Stream], tail: bytearray

@@ -33,7 +33,7 @@ class Progress:
     Attributes:
         notice: The last notice that was sent to the child; None while the attempt may continue.
         began: Whether the child has sent a report, or asked for a flush or an upload. The user's
-            function begins earlier.
+            function begins earlier (see `Began`).
         judged: Whether the child was ever told to stop or pause, or that the lease is lost.
         deadline_s: The monotonic time at which the child is killed; None while there is no limit.
         next_flush_s: No background flush is tried before this time.

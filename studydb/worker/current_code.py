@@ -27,7 +27,7 @@ def trusted_import(
     Raises:
         NotAllowed: The study has no trainable.
         Untrusted: See `check_trusted`.
-        TrainableError: Another version of Python has pickled the trainable, or the working
+        TrainableError: Another version of Python has pickled the trainable, or the worker's working
             directory is gone.
     """
     if study.trainable is None:

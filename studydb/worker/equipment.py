@@ -48,7 +48,7 @@ class Equipment(Struct, frozen=True):
     ask_rule: AskRule | None = None
     """Asks the study's custom stop rules in a child; None if the study has none."""
     proposer: Proposer | None = None
-    """Fits the model of the study's searcher; None if the searcher has none."""
+    """Fits the model of the study's searcher; None if the searcher has no model."""
     warnings: dict[str, object] = field(default_factory=dict)
     """The kinds of warnings that this worker has printed, each once; see `_is_first`."""
     first_trials: FirstTrials = field(default_factory=FirstTrials)

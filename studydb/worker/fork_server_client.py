@@ -125,8 +125,8 @@ def _kill_descendants_of_dead_workers() -> None:
     A batch job that a trial has submitted inherits the trial's environment, but may outlive the
     trial's worker. The job's processes are not killed, because their job ID differs from that of
     the worker. This worker, too, may run in a job that a trial has submitted, and not every batch
-    system sets a job ID. So processes that have inherited the same fork server's ID as this worker
-    are not killed either.
+    system sets a job ID. So processes that have inherited the same ID of a fork server as this
+    worker are not killed either.
     """
     found = environments_with(SERVER_ID_VARIABLE)
     own_id = dict(found).get(os.getpid(), {}).get(SERVER_ID_VARIABLE)
@@ -216,9 +216,9 @@ class ForkServer:
         self, kind: ChildKind, make_first: Callable[[], Frame], **descriptors: Any
     ) -> ChildProcess:
         """
-        Start a child of any kind; if the server has died, ask a new server once.
+        Start a child of any kind; if the server has died, try once more with a new server.
 
-        See `Forker.spawn` and `spawn`.
+        `Forker.spawn` and `spawn` describe the arguments and the errors.
         """
         try:
             return self._running_server().forker.spawn(kind, make_first, **descriptors)

@@ -31,7 +31,7 @@ class Holdings(Struct, frozen=True):
         return not self.grant.names and self.memory is None
 
     def show(self, to_import: TrainableImport) -> TrainableImport:
-        """Add the variables that show the trial its devices."""
+        """Add to an import the variables that show the trial its devices."""
         return structs.replace(
             to_import,
             environment=self.grant.environment(),
@@ -39,7 +39,7 @@ class Holdings(Struct, frozen=True):
         )
 
     def limit(self, job: Job) -> Job:
-        """Add the trial's memory limit."""
+        """Add the trial's memory limit to its job."""
         if self.memory is None:
             return job
         cgroup = self.memory.cgroup

@@ -16,12 +16,12 @@ from studydb.worker.worker_options import WorkerOptions
 
 GB = 10**9
 TAKE_TRIES, TAKE_PAUSE_S = 10, 0.05
-"""How often a worker tries to lock a trial's devices, and the pause between two tries."""
+"""How many times a worker tries to lock a trial's devices, and the pause between two tries."""
 
 
 class HostResources:
     """
-    The resources of the host that the trials of one worker share.
+    The host's resources, as the trials of one worker share them.
 
     Attributes:
         capacity: What the worker offers.
@@ -73,7 +73,7 @@ class HostResources:
 
         Returns:
             None if every try has failed: other workers of this host held the devices, or another
-            worker was just choosing devices (it had the turn).
+            slot, perhaps of another worker, had the turn to choose devices.
 
         Raises:
             HostError: The devices cannot be locked any more.

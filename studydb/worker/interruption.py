@@ -114,7 +114,7 @@ class Interruption:
         service manager. Under nohup, SIGHUP has no effect.
 
         The handler takes no lock, because the signal may have interrupted the code that holds the
-        lock. It wakes a thread, which stops the worker.
+        lock. The handler wakes a thread, which stops the worker.
 
         Args:
             end_process: Called at the second signal, to end the process.

@@ -76,7 +76,7 @@ class Notices:
             self._say(f"training continues without the database, results are buffered: {error}")
 
     def trial_waits(self, error: StorageTransient | None) -> None:
-        """Print that a trial waits for the database; if `error` is None, call `answered`."""
+        """Print that a trial waits for the database; if `error` is None, do as `answered` does."""
         if error is None:
             self.answered()
             return

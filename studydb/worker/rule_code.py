@@ -53,9 +53,9 @@ def trusted_rules(
 
     Args:
         options: The options of the worker; None in a process that is no worker. Python looks for
-            the code first in `workdir` (without one, in the current directory), and for signed code
-            next in the directory that was stored with it. Unsigned code must be allowed by
-            `allow_imports`; without options, only signed code may run.
+            the code in `options.workdir`, by default the current directory. Python then looks for
+            signed code in the directory that was stored with the code. Unsigned code may run only
+            if `options.allow_imports` allows the code.
 
     Returns:
         The code in the order of `custom_rules(study.rules)`.

@@ -46,7 +46,7 @@ class Sight(Enum):
 
 
 class TrialLimit:
-    """How many more attempts the worker may claim; shared by its slots."""
+    """How many more attempts the worker may start; shared by its slots."""
 
     def __init__(self, limit: int | None) -> None:
         self._left = limit
@@ -282,7 +282,7 @@ class Slot(threading.Thread):
 
         Returns:
             None if what the trial asks for is not free, or if the host fails. The trial is then
-            given back. If the host fails, the worker gives up, too.
+            given back. If the host fails, the worker also stops.
         """
         equipment = self._equipment
         if equipment.fitting.is_refused(claim):
@@ -308,7 +308,7 @@ class Slot(threading.Thread):
         self._equipment.fitting.release(claim)
 
     def _too_late(self) -> Outcome | None:
-        """Return the outcome that gives a trial back if the worker may claim no more; else None."""
+        """If the worker may claim no more, return an outcome that gives a trial back; else None."""
         return None if self._equipment.interruption.may_claim else Outcome(Reason.PREEMPTED)
 
     def _end(self, held: HeldAttempt, attempt: Attempt, outcome: Outcome) -> None:

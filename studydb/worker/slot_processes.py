@@ -13,7 +13,7 @@ from studydb.worker.interruption import Interruption
 from studydb.worker.templates import Started, Templates
 
 IDLE_S = 60.0
-"""A process that has waited for another trial for this time is ended, to free its memory."""
+"""A process that has waited this long for another trial is ended, to free its memory."""
 
 
 class _Idle(Struct, frozen=True):
@@ -45,7 +45,7 @@ class SlotProcesses:
         fresh: bool = False,
         descriptors: Sequence[int] = (),
     ) -> Started:
-        """Start an attempt in the process that waits, or in a new one; see `Templates.spawn`."""
+        """Start an attempt in the process that waits, or in a new one from `Templates.spawn`."""
         if self._idle is not None:
             job = make_job()
             if self._idle.code != job.to_import:

@@ -60,7 +60,10 @@ START_PATIENCE_S = 30.0
 """How long a worker tries to connect at its start, unless the patience is shorter."""
 
 SHORTEST_TIMEOUT_S = 10.0
-"""The least time to wait for one answer of the database, even if the patience is shorter."""
+"""
+The least time to wait for one answer of the database before a signal or an error, even if the
+patience is shorter.
+"""
 
 STOPPING_TIMEOUT_S = 5.0
 """The time to wait for one answer after a signal or an error, until the grace is over."""
@@ -323,7 +326,7 @@ def _run_slots(equipment: Equipment) -> None:
             equipment.interruption.give_up(str(host_error("start a slot", error)))
     is_wait_printed = False
     for slot in slots:
-        while slot.is_alive():  # join in short turns: Python runs signal handlers in between
+        while slot.is_alive():  # each join is short: Python runs signal handlers in between
             slot.join(JOIN_S)
             if isinstance(missing := equipment.heartbeat.error, StorageMissing):
                 equipment.interruption.give_up(str(missing))

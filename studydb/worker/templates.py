@@ -67,7 +67,7 @@ class Template:
 
     Attributes:
         to_import: What the process has imported, with the environment of the import.
-        is_proven: Whether an attempt forked from the template has reported or ended.
+        is_proven: Whether an attempt forked from the template has reported or sent its `Ended`.
         has_forked: Whether any attempt was forked from the template.
         used_s: When the template was last used, by the monotonic clock: when it was made, chosen
             for an attempt, or seen with a running attempt.
@@ -150,15 +150,15 @@ class Templates:
     """
     Starts attempts: from a template if that is safe, else fresh; slots may share this object.
 
-    For each set of environment variables of the import there are up to two templates: one for
-    attempts without devices, and one for attempts that hold devices. A template is made when the
+    For each `environment` of a TrainableImport there are up to two templates: one for attempts
+    without devices, and one for attempts that hold devices. A template is made when the
     first attempt needs it. It is replaced when a source file has changed, or the template's memory
     or open files have grown.
 
     A template can be unusable (see child/template.py), or hang or die in its import. Then a line is
-    printed. If the template was for attempts without devices, all later attempts start fresh. If it
-    was for attempts with devices, only later attempts that hold devices and run the same trainable
-    start fresh.
+    printed. If the template was for attempts without devices, all later attempts start fresh, until
+    `adopt` is called. If the template was for attempts with devices, only later attempts that hold
+    devices and run the same trainable start fresh.
 
     Three other kinds of attempts start fresh, too: attempts that run a command; attempts that hold
     devices, until `allow_devices` is called for their trainable; and attempts that are not yet
@@ -254,7 +254,7 @@ class Templates:
 
     def adopt(self, trainable: Trainable) -> None:
         """
-        From now on fork only for attempts of this trainable, which replaces another one.
+        From now on start only attempts of this trainable warm; it replaces another trainable.
 
         Warm starts that were given up are tried again, and deaths of templates are counted anew. An
         attempt whose process was already forked may still run the former trainable.
@@ -272,8 +272,8 @@ class Templates:
         """
         Give up warm starts because of a process that was forked from a template and died.
 
-        Nothing is given up if an attempt forked from this template has reported or ended. If the
-        study was given another trainable, only the template is given up.
+        Nothing is given up if an attempt forked from this template has reported or sent its
+        `Ended`. If the study was given another trainable, only the template is given up.
 
         Returns:
             Whether warm starts or the template were given up. If so, the attempt must be started
@@ -336,7 +336,7 @@ class Templates:
         if not self._may_be_warm(to_import):
             return None
         trainable, key = to_import.trainable, _key_of(to_import)
-        with self._lock:  # other slots wait for the same import
+        with self._lock:  # other slots wait here during an import
             if self._is_replaced(trainable.uuid):
                 return None
             template = self._templates.get(key)

@@ -37,7 +37,7 @@ class WorkerOptions:
         tags: Words that studies may require.
         reserve_after_s: How long the first trial of the queue may wait for room beside the running
             trials, while smaller trials start. After this time the worker is reserved for the
-            first trial. Trials that ask for more than the worker offers are not counted.
+            first trial. A trial that asks for more than the worker offers does not count as first.
         cache_bytes: How many bytes of remote checkpoints this host keeps; 0 for none.
     """
 

@@ -15,7 +15,7 @@ from studydb.settings import PARENT, STORAGE
 from studydb.worker.cores import thread_limits
 
 TERMINATE_S = 60.0
-"""How long the workers may take to end, in all; longer than their children's default grace."""
+"""How long all workers together may take to end; longer than their children's default grace."""
 
 OUTPUT_BYTES = 4000
 """An error shows this many bytes from the end of a worker's output."""

@@ -91,7 +91,7 @@ def test_ctrl_c_releases_the_trials_and_leaves_no_process(create, start_script):
 
     assert code in {-signal.SIGINT, 130}
     assert "Waiting for the workers to save and release their trials" in output
-    assert "The running trials were released; run the study again to continue them." in output
+    assert "The workers have ended; run the study again to continue their trials." in output
     assert "interrupted" in output
     assert "Traceback" not in output
     assert [trial.state for trial in study.trials] == ["PENDING"] * 2

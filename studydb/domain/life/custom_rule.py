@@ -31,8 +31,8 @@ class TrialView:
             constants.
         metric: The study's metric; nested names are joined by "/".
         mode: "min" or "max".
-        results: The trial's last results, oldest first, at most `reads`. Each is a dict of the
-            metrics, with the step as "training_iteration".
+        results: The trial's last results, oldest first, at most `StopRule.reads`. Each is a dict of
+            the metrics, with the step as "training_iteration".
     """
 
     number: int

@@ -59,9 +59,9 @@ class TrialFacts(Struct, frozen=True):
     What is known about a trial when its attempt ends.
 
     Attributes:
-        failures: How many earlier failures of the trial count.
-        losses: How many earlier attempts were lost since a checkpoint last raised the highest step
-            that the trial has saved.
+        failures: How many of the trial's earlier failures count.
+        losses: How many earlier attempts were lost since the highest step of the trial's
+            checkpoints last rose.
         verdict: The verdict that the end of the attempt carries out; see `final_verdict`.
         note: Why a trial whose attempt was lost is not retried; "" if only `max_losses` decides.
         delay_s: The seconds that a trial waits after a PREEMPTED attempt or an uncounted failure.

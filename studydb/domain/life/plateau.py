@@ -23,7 +23,7 @@ _FEWEST = 2
 
 class BestValues(NamedTuple):
     """
-    What a rule that stops the whole study remembers of all results that were stored so far.
+    What a rule for the whole study remembers of all results that were stored so far.
 
     Attributes:
         values: The best `top` values, best first.

@@ -17,8 +17,8 @@ from studydb.domain.specs.spec import Spec
 FALLBACKS = 2
 """
 Retention keeps at least this many of a trial's newest checkpoints: if the bytes of the newest are
-corrupt or missing, an attempt restores the second newest. A quota may remove the second newest of
-any trial, and the newest of a trial that has ended.
+corrupt or missing, an attempt restores the second newest. But a quota may remove the second newest
+of any trial, and the newest of a trial that has ended.
 """
 
 

@@ -35,8 +35,8 @@ class Retry(Spec):
     Which exceptions are retried; a class stands for its subclasses, too.
 
     Classes are given as classes or as qualified names, such as "ValueError" and
-    "torch.OutOfMemoryError". If several options name an exception, `never` decides; if only
-    `uncounted` and `on` name it, `uncounted` decides.
+    "torch.OutOfMemoryError". If several options name an exception, `never` comes before
+    `uncounted`, and `uncounted` before `on`.
 
     Attributes:
         on: Of the exceptions that the other two options do not name, only these are retried; None

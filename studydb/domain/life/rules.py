@@ -69,7 +69,7 @@ class Threshold(Spec):
         return self.hit(recent, objective=objective)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the stored form, without the key "name", which older versions did not store."""
+        """Return the options, without a name: a stored rule without a name is a threshold."""
         return self.options()
 
 

@@ -5,7 +5,7 @@ No scheduler makes the move "exploit" yet. The diagram leaves out that a person 
 invalidate a PENDING trial.
 
 ```
-            claim                        finish: completed, stopped by scheduler, rule or person
+            claim                        finish: completed, or stopped by a verdict
  PENDING ─────────────▶ RUNNING ─────────────────────────────────────────▶ TERMINATED
     ▲  ▲                │ │ │ └─ exploit: next attempt under the same lease (RUNNING)
     │  └─ released,     │ │ └──▶ PAUSED ──▶ TERMINATED (given up by the scheduler,
@@ -75,7 +75,7 @@ class Status(StrEnum):
 
     FINISHED and SPENT are never stored. A study is FINISHED if five conditions hold:
 
-    - RUNNING is stored.
+    - The stored status is RUNNING.
     - No new trial can start, because the budget is spent or the scheduler starts no more trials.
     - No trial is PENDING or RUNNING.
     - The scheduler has no work for a free worker: no trial to promote or give up, no rung to close.

@@ -51,7 +51,7 @@ def walk(
     Args:
         tree: Distributions, constants and nested dicts by name.
         written: Where the tree was written. In a JSON file or in the study's row in the database,
-            {"$": kind, …} is a distribution; in Python it is an error. In the study's row and
+            {"$": kind, …} is a distribution; elsewhere it is an error. In the study's row and
             inside `constant(…)`, all lists and texts are constants.
         prefix: The path of the tree with "/" at its end; "" at the top.
 

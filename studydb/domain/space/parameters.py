@@ -18,7 +18,9 @@ from studydb.domain.specs.grammar import Call, misread, parse_value
 
 def parse_parameter(text: str) -> tuple[str, Any]:
     """
-    Read "path=value": a call except `constant(…)` is a distribution, any other value a constant.
+    Read "path=value".
+
+    A call is a distribution, except the call `constant(…)`. Any other value is a constant.
 
     Returns:
         The path ("model/width") and its domain or constant; `constant(…)` gives a `Constant`.

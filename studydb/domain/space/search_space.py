@@ -86,8 +86,8 @@ class Space:
         """
         Read a user's nested dict of distributions and constants.
 
-        A bare list is refused: `choice` samples from a list, `constant` gives it to every trial. A
-        text or dict that looks like a distribution is refused, too.
+        A bare list is refused: `choice` samples from a list, `constant` gives a list to every
+        trial. A text or dict that looks like a distribution, but is none, is refused, too.
 
         Args:
             mapping: The dict, a space, or None for a space without parameters.

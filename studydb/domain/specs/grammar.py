@@ -10,7 +10,8 @@ dict       =  "{" [ key ":" value { "," key ":" value } [","] ] "}"
 key        =  text | word
 name       =  a letter or _, then letters, digits, _ and .
 text       =  '"' … '"'  |  "'" … "'"        with the escapes of JSON; \', \x and \U as in Python
-word       =  characters other than white space and ( ) [ ] { } , = " ' (directly in { } also not :)
+word       =  characters other than white space and ( ) [ ] { } , = " '
+              (a word directly in a dict cannot contain : either)
 ```
 JSON is part of the grammar, with its words true, false and null and its numbers; True, None and
 1_000 are read as in Python. Words such as nan and inf are refused. Any other word is a text, as in

@@ -27,7 +27,7 @@ class Spec:
         kind: The spec's name in calls and in JSON; by default the class's name.
         kind_key: The key of the spec's name in JSON.
         is_bounded: Whether integers must fit into a column of 64 bits.
-        absent: Values of options that a row written by an older version lacks, by name. A missing
+        absent: By name, the values of options that a row of an older version lacks. A missing
             option that is not named here has its default.
     """
 

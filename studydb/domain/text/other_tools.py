@@ -1,5 +1,5 @@
 """
-A table of other tools' words with what to write in studydb instead, and errors that quote it.
+A table that tells, for other tools' words, what to write in studydb; errors quote this table.
 
 The errors are about unknown names: attributes (of the package, a study or a trial), keywords,
 commands, options and specs. Remove a word from the table when the package `studydb` gets a public
@@ -178,7 +178,7 @@ WORDS: dict[str, str] = {
     for translation, words in _WORDS_BY_TRANSLATION.items()
     for word in words.split()
 }
-"""What to write in studydb. The keys are the other tools' words in lower case, "_" for "-"."""
+"""What to write in studydb, by another tool's word in lower case, with "_" in place of "-"."""
 
 SAMPLES = frozenset(
     name
