@@ -35,7 +35,7 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
     _open_closed_streams()
     try:
         if [*words[:1]] == ["report"] and not {"-h", "--help"} & set(words):
-            from studydb.report_client import main as report  # noqa: PLC0415  no click is needed
+            from studydb.report_client import main as report  # noqa: PLC0415  without `click`
 
             sys.exit(report(words[1:]))
         _prepare()

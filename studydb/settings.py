@@ -1,6 +1,6 @@
 """Read the settings that all commands share: environment variables, defaults, signing keys."""
 
-# Functions with an argument `environ` read this mapping, by default the process's environment.
+# The argument `environ` holds the environment variables; by default, those of the process.
 
 import hashlib
 import hmac
@@ -237,8 +237,9 @@ def load_keyring(environ: Mapping[str, str] = os.environ, *, create: bool = True
         create: Whether to make a key file if it is missing and the environment has no key.
 
     Raises:
-        UsageError: The environment's key is not valid; or the key file is damaged, is open to other
-            users, cannot be read or made, or has an unknown path.
+        UsageError: The environment's key is not valid; the key file is damaged, is open to other
+            users, or cannot be read or made; or the path of the key file is unknown and the
+            environment has no key.
     """
     path = key_file_path(environ)
     given = [_environment_key(environ[SIGNING_KEY])] if environ.get(SIGNING_KEY) else []

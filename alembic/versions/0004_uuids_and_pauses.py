@@ -1,4 +1,4 @@
-"""Add CHECKs for the UUIDs that paths contain; record who paused a study, and why."""
+"""Add CHECKs for UUIDs, of which paths of files are made; record who paused a study, and why."""
 
 import sqlalchemy as sa
 

@@ -156,8 +156,8 @@ def _refuse_waiting_trials() -> None:
     ((found,),) = _rows("SELECT count(*) FROM rung_entry WHERE waiting")
     if found:
         raise util.CommandError(
-            f"{found} trials wait at a rung for their promotion. The older schema has no such "
-            "trials. Stop these trials or delete their studies, or keep this schema."
+            f"{found} trials wait at a rung for their promotion. The older schema cannot store "
+            "that they wait. Stop these trials or delete their studies, or keep this schema."
         )
 
 
@@ -402,7 +402,7 @@ def _create_partial(
 
 
 def _grant() -> None:
-    """Make the owner of `trial` own the new tables and types; grant rights to readers, workers."""
+    """Give `trial`'s owner the new tables and types; grant rights to readers and workers."""
     quote = op.get_bind().dialect.identifier_preparer.quote_identifier
     ((owner,),) = _rows(
         "SELECT pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'trial'::regclass"

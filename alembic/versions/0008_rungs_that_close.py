@@ -1,5 +1,5 @@
 """
-Store the last entry that a closed rung keeps; index rungs, and trials paused with a study.
+Store the worst entry that a closed rung keeps; index rungs, and trials paused with a study.
 
 The index `rung_live` has the open rungs, and the closed rungs at which trials still wait.
 """

@@ -1,4 +1,4 @@
-"""Add columns for the bytes of kept checkpoints and for the time when a deletion began."""
+"""Add columns for the bytes of kept checkpoints and for the time when a study's deletion began."""
 
 import sqlalchemy as sa
 
@@ -30,7 +30,7 @@ def downgrade() -> None:
 
 
 def _workers() -> list[str]:
-    """Return, in quotes, the roles that may update `study.best_values`; none on SQLite."""
+    """Return the roles that may update `study.best_values`, quoted for SQL; none on SQLite."""
     connection = op.get_bind()
     if connection.dialect.name != "postgresql":
         return []

@@ -1,4 +1,4 @@
-"""Add a column for the trial that a worker keeps its resources free for."""
+"""Add a column for the trial for which a worker keeps its resources free."""
 
 import sqlalchemy as sa
 

@@ -1,8 +1,8 @@
 """
 Store the resource class of each proposal; add columns about resources to `v_trial` and `v_worker`.
 
-The columns show the resources that trials ask for, those that workers offer and use, and the trial
-for which a worker keeps its resources free.
+`v_trial` shows the resources that each trial asks for. `v_worker` shows the resources that each
+worker offers and uses, its tags, and the trial for which its resources are kept free.
 """
 
 import sqlalchemy as sa

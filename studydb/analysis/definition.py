@@ -85,10 +85,10 @@ def _files_of(trainable: Trainable) -> list[str]:
 
 def definition(study: Study, *, checkpoints: str) -> dict[str, Any]:
     """
-    Return a study's definition.
+    Return a study's definition as a dict.
 
-    The key of an argument of `create_study` is the argument's name, except that the study's name
-    has the key "study". Other keys, such as "uuid", belong to no argument.
+    An argument of `create_study` has its own name as its key, but the study's name has the key
+    "study". Other keys, such as "uuid", belong to no argument.
 
     Args:
         checkpoints: The URL of the study's store, or of the default store if the study names none.

@@ -50,7 +50,7 @@ def explain_decision(study: Study, decision: LastDecision) -> str | None:
     Explain why the scheduler has stopped, paused, promoted or given up a trial.
 
     Returns:
-        None if a later report, which entered no rung, ended or paused the trial.
+        None if the trial was ended or paused by a later report, which entered no rung.
     """
     judged = decision.judged
     if decision.reason is Reason.EARLY_STOPPED:
@@ -67,7 +67,7 @@ def explain_decision(study: Study, decision: LastDecision) -> str | None:
 
 
 def _explain_stop(study: Study, judged: Judgement) -> str | None:
-    if judged.action == Action.CONTINUE:  # a later report, which entered no rung, ended the trial
+    if judged.action == Action.CONTINUE:  # ended or paused by a later report, which entered no rung
         return None
     reported = _report_text(study, judged)
     if judged.why is not None:

@@ -54,7 +54,7 @@ def trial_fit_texts(fit: TrialFit | None) -> list[str]:
 
 
 def fit_texts(report: FitReport | None) -> list[str]:
-    """Return the status page's texts on resources: by `misfit_text`, `full_text`, `load_text`."""
+    """Make the status page's texts on resources by `misfit_text`, `full_text` and `load_text`."""
     if report is None:
         return []
     loads = report.loads

@@ -1,8 +1,8 @@
 """
 The views `v_trial` and `v_result` as DataFrames, with a column per parameter or metric.
 
-Rows are read in pages of one snapshot. Columns are kept in compact arrays (see `columns`), so that
-building a frame takes little more memory than the frame itself.
+Rows are read in pages of one snapshot. Columns are kept in compact arrays (see `columns.py`), so
+that building a frame takes little more memory than the frame itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,7 +105,7 @@ class ExpandedColumn:
         Start with the columns that every frame of the study has.
 
         Args:
-            prefix: The text before the "/" of a name that clashes with another column.
+            prefix: The prefix, without its "/", for a name that clashes with another column.
             names: The columns that come first, in this order, even if no row has them.
         """
         self._prefix, self._first = prefix, names

@@ -85,7 +85,7 @@ def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) 
 
     Args:
         ends: How the newest trials ended, and when the first of them began.
-        left: How many trials the budget has left; None without a budget.
+        left: How many trials of the budget have not ended; None without a budget.
         runs: Whether workers run trials. If not, the elapsed time ends at the last trial's end.
 
     Returns:

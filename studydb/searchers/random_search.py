@@ -16,7 +16,7 @@ from studydb.searchers.seeded import Seeded
 @dataclass(frozen=True)
 class RandomSearch(Seeded):
     """
-    Propose any number of independent random points; without parameters, each point is {}.
+    Propose any number of independent random points; each is {} if the space has no parameters.
 
     Studies with equal seeds and equal spaces get the same points.
     """

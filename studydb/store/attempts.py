@@ -179,7 +179,7 @@ _OF_TRIAL = Prepared(
 
 
 def first_binds(claimant: Claimant) -> dict[str, Any]:
-    """Return the binds of `inserting` for a first attempt, except trial, study and `config`."""
+    """Return a first attempt's binds of `inserting`, except `trial_id`, `study_id` and `config`."""
     return {
         "attempt": 1,
         "token": claimant.token,

@@ -142,9 +142,9 @@ def newest_trials(txn: Txn, *, study_id: int, limit: int) -> list[int]:
     """
     Read the ids of a study's newest trials.
 
-    The caller passes the ids to a second statement, which reads the checkpoints. A single statement
-    that joins the checkpoints with this query and its LIMIT would make PostgreSQL read the
-    checkpoints of all studies.
+    The caller passes the ids to a second statement, which reads the checkpoints. If one statement
+    joined these trials (with the LIMIT) to the checkpoints, PostgreSQL would read the checkpoints
+    of all studies.
     """
     return [row.id for row in txn.all(_NEWEST_TRIALS, study=study_id, limit=limit)]
 

@@ -224,7 +224,7 @@ def set_to_restore(
 
     Args:
         step: The highest step that the trial has saved, even if `checkpoint_id` has a lower step.
-        losses: The new count of the trial's lost attempts.
+        losses: The new value of `trial.losses`; see `TrialFacts`.
     """
     txn.run(
         _SET_TO_RESTORE, trial=trial_id, to_checkpoint=checkpoint_id, to_step=step, to_losses=losses
@@ -257,7 +257,7 @@ def expire(txn: Txn, *, trial_id: int, newest: int) -> list[Checkpoint]:
 
     Returns:
         The removed checkpoints. Bytes in a row are deleted now; bytes in a store of files may be
-        deleted after the commit.
+        deleted only after the commit.
     """
     return [read(row) for row in txn.all(_EXPIRE, trial=trial_id, newest=newest)]
 
@@ -277,7 +277,7 @@ def discard(txn: Txn, *, trial_id: int) -> int:
     """
     Mark all checkpoints of a locked, ended trial as removed, except pinned ones.
 
-    If `trial.checkpoint_id` names a removed checkpoint, `restore_kept` replaces it.
+    If `trial.checkpoint_id` names a removed checkpoint, `restore_kept` replaces the id.
 
     The rows are locked first, by ascending id. Otherwise a retry of this trial's clone could pin a
     checkpoint between the statement that finds it and the statement that removes it.
@@ -358,7 +358,12 @@ def source(txn: Txn, *, trial_id: int) -> Checkpoint | None:
 
 
 def set_source(txn: Txn, *, trial_id: int, checkpoint_id: int | None) -> None:
-    """Store from which checkpoint of another trial a held trial begins; None if from none."""
+    """
+    Store from which checkpoint of another trial a held trial begins.
+
+    Args:
+        checkpoint_id: None if the trial begins from no other trial's checkpoint.
+    """
     txn.run(_SET_SOURCE, trial=trial_id, to_source=checkpoint_id)
 
 

@@ -64,7 +64,7 @@ FIRST_RUNNABLE = (
     .with_for_update(key_share=True, skip_locked=True)
 )
 """
-Locks and selects the first claimable trial of a resource class after a queue position.
+Locks and selects a resource class's first claimable trial that comes after a queue position.
 
 SKIP LOCKED skips rows that other transactions have locked. SQLite has no such clause and relies on
 BEGIN IMMEDIATE. ORDER BY has the order of `trial_claim`, an index of only the PENDING trials that
@@ -116,7 +116,7 @@ _of_fitting = (*_READY, is_listed(trial.c.resource_class, "fitting"))
 NOTHING_FITTING_WAITS = (
     sa.select(trial.c.id).where(*_of_fitting).limit(1).scalar_subquery().is_(None)
 )
-"""True if no trial whose class is in the list bound as `fitting` is PENDING and ready."""
+"""True if none of the trials of the classes in the bind `fitting` is PENDING and ready."""
 
 
 class Unless(StrEnum):

@@ -17,8 +17,7 @@ def read_only_role(txn: Txn) -> str | None:
     """
     Read the name of the role if its transactions are read-only by default; else return None.
 
-    On a standby the answer is None in any case: there the server refuses all writes, so the role is
-    not the cause.
+    On a standby the answer is always None: there the server refuses all writes, whatever the role.
     """
     row = txn.first(_WHO)
     return row.name if row is not None and row.only_reads else None

@@ -125,7 +125,7 @@ _REST = (
 
 
 class Needing(NamedTuple):
-    """A trial of another study; a checkpoint of this study is pinned for this trial."""
+    """A trial of another study; a checkpoint of the study to be deleted is pinned for the trial."""
 
     study: str
     number: int
@@ -157,7 +157,7 @@ def has_trials(txn: Txn, *, study_id: int) -> bool:
 
 def delete_some_trials(txn: Txn, *, study_id: int) -> None:
     """
-    Delete some trials with their attempts, results, checkpoints, pins, tags, logs and means.
+    Delete some trials, their attempts, results, checkpoints, pins, tags, logs and running means.
 
     At most `TRIALS_PER_TRANSACTION` trials are deleted. They are locked first. Otherwise an attempt
     that still runs could store a result, or a retry could pin a checkpoint, after the trials'

@@ -228,14 +228,14 @@ def _texts(data: Any) -> dict[str, str]:
 
 
 def failures_since_resumption(txn: Txn, *, study_id: int) -> list[RecordedFailure]:
-    """Read, from a study's newest events, its failures since it was last resumed, newest first."""
+    """Read, from the newest events, the failures since the study was last resumed, newest first."""
     found = txn.all(_FAILURES, study=study_id)
     newer = itertools.takewhile(lambda row: row.kind != EventKind.STUDY_RUNNING, found)
     return [RecordedFailure(row.trial_id, _texts(row.data).get("fingerprint")) for row in newer]
 
 
 def last_error(txn: Txn, *, study_id: int) -> LastError | None:
-    """Find, in the newest events, the last attempt that failed or was lost for a known cause."""
+    """Find, in the newest events, the last attempt that failed, or was lost with a known cause."""
     row = txn.first(_LAST_FAILURE, study=study_id)
     if row is None:
         return None
@@ -256,7 +256,7 @@ def limit_reached(txn: Txn, *, study_id: int, until: datetime) -> str | None:
 
 
 def scheduler_idle(txn: Txn, *, study_id: int) -> dict[str, str]:
-    """Read the newest event that says a custom scheduler had no work; {} without such an event."""
+    """Read the texts of the newest SCHEDULER_IDLE event (see `EventKind`); {} if there is none."""
     row = txn.first(_SCHEDULER_IDLE, study=study_id)
     return {} if row is None else _texts(row.data)
 

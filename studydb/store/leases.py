@@ -249,8 +249,8 @@ def read_held(row: Any) -> Held:
 
 def _request_of(row: Any) -> str | None:
     """Return what people ask of a RUNNING trial; an invalidated trial is asked to stop."""
-    # A CASE in the statement would fail on SQLite: the index `trial_invalidated` has the condition
-    # `invalidated_at IS NOT NULL`, and SQLite takes this condition for true in RETURNING.
+    # A CASE in the statement would be wrong on SQLite: the index `trial_invalidated` has the
+    # condition `invalidated_at IS NOT NULL`, and SQLite takes this condition for true in RETURNING.
     return INVALIDATE if row.invalidated_at is not None else row.request
 
 
@@ -357,7 +357,7 @@ def _requested(rows: Sequence[Any]) -> list[RequestedTrial]:
 
 def set_verdict(txn: Txn, *, lease: Lease, verdict: Verdict | None) -> bool:
     """
-    Store or clear the verdict that a renewal has found.
+    Store the verdict that a renewal has found; None clears the stored verdict.
 
     Returns:
         False if the lease is lost, or the row keeps a stored verdict that refuses results.

@@ -16,7 +16,7 @@ How many trials `recent_ends` reads, from the highest number down.
 In a study of up to 1,000 trials it reads all trials. In a larger study it reads 100, because the
 newest trials lie on many pages of the table: to read 1,000 took 1.5 ms longer in a study of a
 million trials than in one of 10,000. If fewer than 90 of the 100 have ended, it reads 1,000,
-because a pace is too low if it is computed from few ended and many RUNNING trials.
+because a pace (trials per minute) computed from few ended and many RUNNING trials is too low.
 """
 
 _NUMBERS = sa.select(trial.c.number).where(trial.c.study_id == sa.bindparam("study"))

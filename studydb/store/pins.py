@@ -22,7 +22,7 @@ START = "start"
 """The reason of a pin: an enqueued trial begins from the checkpoint."""
 
 PERSON = "person"
-"""The reason of a pin: a person wants the checkpoint; `trial_id` is NULL."""
+"""The reason of a pin: a person wants to keep the checkpoint; `trial_id` is NULL."""
 
 _GIVEN = ("study_id", "checkpoint_id", "trial_id", "reason", "actor", "token")
 

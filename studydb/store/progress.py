@@ -106,8 +106,8 @@ def read(
 
     Args:
         fits: The resource classes whose trials the reader can start now; None for all classes.
-        count_to: If given, `next_class` is read, too, and `n_waiting` counts the trials of this
-            class that wait, up to this number; only with `fits`.
+        count_to: The most waiting trials of `next_class` that are counted; None to read neither
+            `next_class` nor `n_waiting`. Only with `fits`.
 
     Raises:
         UnknownStudy: The study was deleted.

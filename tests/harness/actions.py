@@ -1,5 +1,5 @@
 """
-Operations on a study as actions, which can be run on a database and on the study's model.
+Operations on a study as actions, which can be run on a database and on a model of the study.
 
 An action keeps its token, uuid or flush number, so its second run sends a duplicate request.
 """

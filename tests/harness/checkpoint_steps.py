@@ -54,7 +54,7 @@ class CheckpointSteps:
     # --- attempts
 
     def save_upload(self: "RandomWalk", rng: Random) -> None:
-        """Begin an upload, sometimes by a zombie, and mostly record the upload's checkpoint."""
+        """Begin an upload, sometimes by an ended attempt; mostly record the upload's checkpoint."""
         attempt = self._attempt(rng, held=rng.random() < 0.6) or self._attempt(rng)
         if attempt is not None:
             self.do(self.factory.begin_upload(attempt))
@@ -104,7 +104,7 @@ class CheckpointSteps:
         return self.factory.collect()
 
     def _delete_removed(self: "RandomWalk", rng: Random) -> StudyAction:
-        """Delete removed checkpoints' rows, or discard, pin or unpin a trial's checkpoints."""
+        """Delete rows of removed checkpoints, or discard, pin or unpin a trial's checkpoints."""
         ended = [trial.number for trial in self.model.trials if trial.state in FINAL]
         chance = rng.random()
         if chance < 0.4:
@@ -164,7 +164,7 @@ class CheckpointSteps:
         return self.factory.enqueue_dict(step=rng.choice([0, 3]))
 
     def _other(self: "RandomWalk") -> Study:
-        """The other study, made by the first call with one ended trial and three checkpoints."""
+        """The other study, which the first call makes; it has an ended trial and 3 checkpoints."""
         if self._other_study is None:
             keep = Keep(last=3)
             spec = new_spec(name=other_name(self.study), keep=keep)

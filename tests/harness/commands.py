@@ -12,7 +12,7 @@ def run_command(command: Sequence[Any], **options: Any) -> subprocess.CompletedP
 
 
 def reading_commands(study: str) -> list[tuple[str, ...]]:
-    """Command lines that only read (all studies, a study or its trial 0) and take `--format`."""
+    """Command lines that take `--format` and only read (all studies, a study or its trial 0)."""
     return [
         ("studies",),
         ("status",),

@@ -78,7 +78,7 @@ class MemoryRung:
         return not self.closed or (self.cut is not None and self.place(entry) <= self.cut)
 
     def view(self, trial: int | None = None) -> RungView:
-        """Return the rung as `judge` reads it for a trial; without a trial, as `next_work` does."""
+        """The rung as `judge` reads it for a trial; without a trial, as `next_work` reads it."""
         ranked = sorted([(one.score, one.trial) for one in self.entries if one.ranked])[::-1]
         n, cut = len(ranked), Cut()
         if ranked:

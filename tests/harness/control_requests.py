@@ -175,3 +175,4 @@ REQUESTS_OF_PEOPLE: dict[str, Arranged] = {
     "note": _noting,
     "tag": _tagging,
 }
+"""Attempts, not people, send `mark_a_source_corrupt` and `save_by_a_policy`."""

@@ -42,7 +42,7 @@ def _reporting_to_a_custom_scheduler(
 
 
 def promoting_by_a_custom_scheduler(database: Database) -> Call:
-    """The scheduler is asked several times: it closes the rung, and promotes the best trials."""
+    """The scheduler is asked twice: it closes the rung, and then promotes the best trial."""
     study = new_study(database, scheduler=asked(Cup()), num_trials=3)
     worker = SimulatedWorker(database, study)
     for value in (0.5, 0.1, 0.9):

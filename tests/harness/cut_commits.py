@@ -27,7 +27,7 @@ def cut(database: Database, when: str, *, nth: int = 1) -> Iterator[None]:
             return
         if commit and when == "after":
             end(block, commit=True)
-            block._cursor.execute("SELECT 1").fetchone()  # the answer comes after the COMMIT
+            block._cursor.execute("SELECT 1").fetchone()  # the server answers after the COMMIT
         if not commit:
             end(block, commit=False)
             return

@@ -1,4 +1,4 @@
-"""Processes of several users that take devices for short trials, while a test kills them."""
+"""Several users' processes take devices for short trials, while a test kills these processes."""
 
 import fcntl
 import os

@@ -395,7 +395,7 @@ def _in_turn(operation: Callable[..., Any], database: Database, *points: Any, **
 
 
 def _storing_by_index(database: Database) -> Call:
-    """The call first reads whether the draw has a proposal; a second call finds the proposal."""
+    """The call stores a point only if it finds no proposal for the next draw."""
     study = new_study(database, searcher=ModelSearch())
 
     def call(over: Database) -> None:

@@ -172,7 +172,7 @@ class Interleaver:
 
 
 def _retry_while_busy(client: Client) -> Any:
-    """Make the call, up to `RETRIES` times again if the database is busy; record the errors."""
+    """Make a call; if the database is busy, repeat it up to `RETRIES` times. Record the errors."""
     while True:
         try:
             return client.call(client.database)
@@ -197,7 +197,8 @@ def step_by_step() -> Iterator[None]:
     """
     In this block, `catch_up` waits until the server has executed the calling thread's statements.
 
-    Otherwise the server might execute these statements after a later statement of another client.
+    Without this wait, the server might execute these statements after a later statement of another
+    client.
     """
     enter, leave = TransactionBlock._enter_pipeline, TransactionBlock._leave_pipeline
 

@@ -1,10 +1,10 @@
 """
 One PostgreSQL database that many tests of a process use, one after the other.
 
-It takes 100 ms of CPU, most of it in the server, to make a database, to connect to it, and to plan
-the statements of a study. It takes 5 ms to delete the rows of the last test. A test that uses a
-kept database must end the processes that it starts: a worker that outlives its test could run
-trials of the next test.
+Making a database, connecting to it, and planning the statements of a study take 100 ms of CPU, most
+of it in the server. Deleting the rows of the last test takes 5 ms. A test that uses a kept database
+must end the processes that it starts: a worker that outlives its test could run trials of the next
+test.
 """
 
 from contextlib import ExitStack
@@ -42,8 +42,9 @@ class KeptDatabase:
     """
     A database with the newest schema, and a pool of connections to it, which tests share.
 
-    The database is replaced if a test has changed more than rows, or if the pool has lost a
-    connection. Settings that a test makes in a session of the pool stay for later tests.
+    The database is replaced if a test has changed anything but rows, or if a connection of the pool
+    is lost or still in use. Settings that a test makes in a session of the pool stay for later
+    tests.
 
     Args:
         server_url: The server's URL.

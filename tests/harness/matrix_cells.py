@@ -165,7 +165,7 @@ def prepared(database: Database, rng: Random, request: str, state: State) -> Sub
     A study with a trial in the state, and in most cases another trial.
 
     If the request is about resources, trials ask for resources, and workers offer unequal amounts.
-    Then the other trial is missing if no worker that is drawn to start it has room.
+    In this case, the other trial is missing if the workers that are drawn to start it have no room.
     """
     limits: dict[str, Any] = {"max_steps": 1_000_000} if request == "set limits" else {}
     if "resources" in request:

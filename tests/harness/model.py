@@ -1,8 +1,8 @@
 """
-A study in plain Python: which rows operations must leave in a database, and what they answer.
+A study in plain Python: what operations must answer, and which rows they must leave in a database.
 
 An operation is a method of `Model` or a function of a module `model_*`; it changes lists and dicts,
-without transactions. Of the package, the model uses only types, and functions that write options or
+without transactions. From `studydb`, the model uses only types, and functions that write options or
 amounts as texts or dicts, such as `to_json`.
 """
 
@@ -60,7 +60,7 @@ class Model:
         self.limit: str | None = None  # why a limit has stopped the study
         self.events: list[dict[str, Any]] = []
         # The key is a claim's token. The value is the number of the only trial that this claim may
-        # take; None if it must take no trial. A claim without a key takes the first that fits.
+        # take; None if it must take no trial. Other claims take the first trial that fits.
         self.picks: dict[str, int | None] = {}
         self._record_event("created", spec.created_by)
 
@@ -200,8 +200,8 @@ class Model:
         At each `yield` a transaction has ended, and other actions may run.
 
         Args:
-            skipped: The numbers of the trials that other actions lock in the first transaction.
-            skipped_later: The numbers of the trials that other actions lock when attempts end.
+            skipped: The numbers of the trials that other actions lock during the first transaction.
+            skipped_later: The same for the transactions that end the lost attempts.
         """
         for trial in self.trials:
             if trial.number not in skipped:
@@ -296,10 +296,11 @@ class Model:
         self, status: Status, request: Request, skipped: frozenset[int] = frozenset()
     ) -> Generator[None, None, None]:
         """
-        Set the status; for RUNNING, a second transaction wakes the trials paused with the study.
+        Set the status. For RUNNING, a second transaction wakes trials that the study has paused.
 
         Args:
-            skipped: The trials that other actions have locked during the second transaction.
+            skipped: The numbers of the trials that other actions lock during the second
+                transaction.
         """
         if not self._recorded(request.token):
             if status is Status.RUNNING and self.spending.reached():
@@ -441,11 +442,12 @@ class Model:
         self, trial: ModelTrial, stored: Sequence[Result], decided: Verdict | None = None
     ) -> Verdict | None:
         """
-        Count what a flush spends, and stop the study if it reaches a limit.
+        Count what a flush spends, and stop the study if a limit is reached.
 
         Returns:
-            TIMED_OUT if the trial has used up its time and `decided` does not stop it. Otherwise
-            `decided`, if given. Otherwise SPENT if a limit has stopped the study, or None.
+            TIMED_OUT if the trial has used up its time, unless `decided` stops the trial. In all
+            other cases `decided`; without `decided`, SPENT if a limit has stopped the study, or
+            None.
         """
         self.spending.add([trial], stored, self.now)
         self._stop_if_spent()
@@ -571,7 +573,7 @@ class Model:
 
 
 def run_to_end(turns: Generator[None, None, Any]) -> Any:
-    """Run all turns of an action without turns of other actions between them; return its answer."""
+    """Run all turns of an action, one directly after the other; return the action's answer."""
     while True:
         try:
             next(turns)

@@ -26,7 +26,8 @@ def save(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> lis
     model._fence(token)
     expired = _unkept(model, trial, [*_kept_of(model, trial), new], keep)
     chosen = _make_room(model, trial, new, expired)
-    # If an earlier send recorded the event, it stored the checkpoint, whose row was deleted later.
+    # If an earlier send recorded "quota reached", it also stored the checkpoint; the checkpoint's
+    # row was deleted later.
     if chosen and model._recorded(new.uuid):
         raise LeaseLost(number=trial.number, attempt=attempt.no)
     _remove(model, [*expired, *chosen])

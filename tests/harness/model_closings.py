@@ -75,7 +75,7 @@ class ModelSynchronous(ModelJudge):
 
     @abstractmethod
     def next_closing(self, model: "Model", paused: Container[int]) -> ModelClosing | None:
-        """The rung to close now; None if no rung is open, or each open rung waits for trials."""
+        """The rung to close now; None if no rung can close now."""
 
 
 class ModelOneEpoch(ModelSynchronous):

@@ -1,7 +1,7 @@
 """
 A model of stop rules and of ASHA, on plain lists; the rules judge before ASHA.
 
-As in Ray Tune, the cutoff is numpy's percentile of a rung's values, unless ASHA's rule is
+As in Ray Tune, the cutoff is numpy's percentile of a rung's values, unless ASHA's option `rule` is
 "syne_tune". Unlike in Ray Tune, NaN stops a trial. For promotion the rank of the quantile is
 computed with `Fraction`. `model_schedulers` and `model_closings` have the other schedulers.
 """
@@ -74,7 +74,7 @@ def place(entry: Mapping[str, Any]) -> tuple[float, int]:
 
 class ModelJudge:
     """
-    Judges results as the rules and the scheduler of a study do: FIFO, ASHA, or ASHA in user code.
+    Judges results as a study's rules and its scheduler (FIFO, ASHA, or ASHA in user code) do.
 
     Attributes:
         rungs: The rungs by bracket and milestone.
@@ -104,8 +104,8 @@ class ModelJudge:
         Judge a result, and record it at its rung; return the verdict, None if the trial continues.
 
         Args:
-            after: The step of the attempt's previous result; before the first result, the step of
-                the restored checkpoint, or 0.
+            after: The step of the attempt's previous result; for the attempt's first result, the
+                step of the restored checkpoint, or 0.
             live: The trial's values by step, this result included.
             enters: Whether the scheduler judges the trial; False if it is invalidated.
         """
@@ -150,7 +150,7 @@ class ModelJudge:
     # --- the scheduler
 
     def bracket_of(self, draw: int) -> int:  # noqa: ARG002
-        """The bracket of a draw's trial; an enqueued trial gives its number instead of a draw."""
+        """The bracket of a draw's trial; for an enqueued trial, `draw` is the trial's number."""
         return 0
 
     def rung_at(self, bracket: int, step: int) -> RungId | None:
@@ -164,8 +164,8 @@ class ModelJudge:
         """
         Judge a report at a rung.
 
-        NaN stops the trial. Otherwise the trial pauses if the scheduler promotes trials. If it does
-        not, a score above the cutoff stops the trial.
+        NaN stops the trial. A scheduler that promotes trials pauses the trial at any other value.
+        Any other scheduler stops the trial if its score is above the cutoff.
         """
         score = self.score(result.value)
         if self.promotes:

@@ -1,4 +1,4 @@
-"""Pins of checkpoints in the model (model.py) that tests compare with the database."""
+"""Requests of people to pin and unpin the checkpoints of a model."""
 
 from typing import TYPE_CHECKING
 

@@ -28,7 +28,7 @@ REQUESTS: dict[str, dict[str, float]] = {
     "licence=1": {"licence": 1},
     "gpus=3": {"gpus": 3},
 }
-"""Requests for resources by their texts; no worker of a `RandomWalk` offers the three GPUs."""
+"""Requests for resources by their texts; no worker of a `RandomWalk` offers three GPUs."""
 
 CLAIM_S = 2.5
 """
@@ -42,10 +42,11 @@ RETRY_S = 5.0
 
 class Passed(NamedTuple):
     """
-    The trial that smaller trials pass: the first runnable one that an idle worker could run.
+    The trial that smaller trials pass: the first runnable one that the worker, if idle, could run.
 
     Attributes:
-        since_s: When the worker first found that the trial does not fit beside its running trials.
+        since_s: When the worker first found that the trial does not fit beside the trials that
+            the worker runs.
     """
 
     number: int
@@ -61,8 +62,8 @@ class ModelOffer:
     Attributes:
         held: For the token of each attempt: the amounts that the attempt holds, and its cards.
         passed: The trial that smaller trials pass because it does not fit yet.
-        is_reserved: Whether the worker keeps room for the passed trial. It then starts trials of
-            other classes only if they need no GPU and leave the room free.
+        is_reserved: Whether the worker keeps room for the passed trial. Such a worker starts trials
+            of other classes only if they need no GPU and leave the room free.
         tried_s: When the worker last tried to reserve itself for the passed trial.
         claims_s: How far claims have advanced the worker's clock ahead of `uptime_s`.
     """
@@ -118,7 +119,7 @@ class ModelResources:
     # --- what trials ask for
 
     def add(self, text: str | None) -> str:
-        """Return the class of a new trial's request; add the class if the study lacks it."""
+        """Return the class of a trial's request; add the class if the study lacks it."""
         if text is None or text in self.classes:
             return text or ""
         if len(self.classes) >= self.most:
@@ -151,7 +152,7 @@ class ModelResources:
         return trial
 
     def carry_out(self, trial: ModelTrial, attempt: ModelAttempt) -> None:
-        """Change what a trial asks for, if the scheduler wants this when it pauses the trial."""
+        """Let a trial ask for what the scheduler has chosen when pausing the trial, if anything."""
         if trial.asks_next is None:
             return
         trial.asks, trial.asks_next = self.add(trial.asks_next), None
@@ -210,7 +211,7 @@ class ModelResources:
             self._reserve(worker, offer, now_s)
 
     def started(self, attempt: ModelAttempt, trial: ModelTrial) -> bool:
-        """Hold what a trial asks for until `release`; return False if the trial does not fit."""
+        """Until `release`, hold what a trial asks for; return False if the trial does not fit."""
         offer = self.offers.get(attempt.worker.uuid)
         if offer is None or not self.classes or attempt.token in offer.held:
             return True

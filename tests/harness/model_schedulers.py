@@ -1,5 +1,5 @@
 """
-A model of what free workers do under each scheduler, and a model of the median rule.
+A model of what free workers do under each scheduler, and a model of `MedianStopping`.
 
 `model_judging` has ASHA, `model_closings` the synchronous schedulers.
 """

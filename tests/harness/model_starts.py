@@ -35,7 +35,7 @@ def enqueue(
     asks: str | None = None,
     start: StartOf | ModelCheckpoint | None = None,
 ) -> int:
-    """Add an enqueued trial; it may begin from a trial's checkpoint, or from one that is given."""
+    """Add an enqueued trial; it may begin from a trial's checkpoint, or from a person's."""
     if recorded := model._recorded(request.token):
         return int(recorded["data"]["number"])
     source = _source(model, start) if isinstance(start, StartOf) else None
@@ -87,7 +87,7 @@ def discard_other(model: "Model", token: str) -> None:
 
 
 def close_other(model: "Model") -> None:
-    """Begin to delete the other study, unless a trial of this study pins a checkpoint of it."""
+    """Begin to delete the other study, unless one of its kept checkpoints is pinned."""
     if any(one.pins for one in model.foreign if not one.removed):
         raise NotAllowed
     model.other_is_closing = True

@@ -30,8 +30,8 @@ def steer(model: "Model", trial: ModelTrial, kind: str) -> None:
     """
     Pause, resume or stop a trial; a RUNNING trial only gets the request.
 
-    If a person resumes a trial that waits at a rung, the trial stays PAUSED, and only `paused_by`
-    changes, from the person to the scheduler.
+    A trial that a person has paused may wait at a rung. A resumption leaves such a trial PAUSED,
+    and only changes its `paused_by` from the person to the scheduler.
     """
     if trial.state is State.RUNNING:
         trial.request = {"paused": Action.PAUSE, "stopped": Action.STOP, "resumed": None}[kind]

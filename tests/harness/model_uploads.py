@@ -24,7 +24,7 @@ def begin_upload(model: "Model", token: str, *, uuid: str) -> None:
 
 
 def save_upload(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep) -> list[str]:
-    """Record the checkpoint of an upload; if it was not recorded before, delete the upload."""
+    """Record the checkpoint of an upload; if the checkpoint is new, delete the upload."""
     is_new = all(one.uuid != new.uuid for one in model.checkpoints)
     older = save(model, token, new=new, keep=keep)
     if is_new:
@@ -33,7 +33,7 @@ def save_upload(model: "Model", token: str, *, new: ModelCheckpoint, keep: Keep)
 
 
 def collect_in_turns(model: "Model") -> Generator[None, None, list[tuple[str, bool]]]:
-    """Find uploads that no process will finish; delete their rows; tell which were stored."""
+    """Delete the rows of abandoned uploads; tell for each whether its checkpoint is stored."""
     stored = {one.uuid for one in model.checkpoints}
     found = [one for one in model.uploads if _is_abandoned(model, one, stored)]
     answer = sorted((one.uuid, one.uuid in stored) for one in found)

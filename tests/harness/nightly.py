@@ -3,8 +3,8 @@ Chooses the tests that the default suite leaves out. The suite is then short eno
 each change.
 
 Two markers leave tests out, and so does the module `turns`. `nightly` leaves out a test that takes
-long; another test of the default suite tests the same promise in less time, or in fewer situations.
-`sampled(n)` leaves out most cases of an exhaustive test: of the cases that `turns` leaves for a
+long; a test of the default suite tests the same promise in less time, or in fewer situations.
+`sampled(n)` leaves out most cases of an exhaustive test: of the cases that `turns` keeps for a
 database, one in `n` runs, and at least one.
 """
 

@@ -1,4 +1,4 @@
-"""Workers that offer resources, without processes."""
+"""Workers without processes, which offer resources."""
 
 from harness import arrange
 from studydb.domain.class_queues import READ_AGAIN_S

@@ -1,4 +1,4 @@
-"""The resources that a simulated worker of a random walk offers; it claims trials that fit them."""
+"""What a simulated worker of a random walk offers; the worker claims only trials that fit."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -2,7 +2,7 @@
 Random sequences of reports, with the decisions of Ray Tune's and Syne Tune's schedulers on them.
 
 Each function of CASES makes one case from a source of random numbers. A case is plain JSON: the
-options of the scheduler, the mode, and what happened in order. `harness.oracle_replay` lets
+options of the scheduler, the mode, and the events, in order. `harness.oracle_replay` lets
 studydb's scheduler decide on the same reports. This module needs ray[tune] and syne-tune; the rest
 of the suite does not.
 

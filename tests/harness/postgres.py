@@ -44,8 +44,8 @@ _FIRST_VERSION_WITH_STRATEGIES = 150000
 _STOP_SIGNALS = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
 # The script reads the server's pid when the server starts, and a blank line when the server stops.
-# Its input ends when `close` is called or our process ends, also by SIGKILL. The script then stops
-# the server, if it runs, and removes the directory.
+# The script's input ends when `close` is called or our process ends, also by SIGKILL. The script
+# then stops the server, if the server runs, and removes the directory.
 _WATCHDOG = """
 while read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
@@ -173,7 +173,7 @@ class PostgresServer:
 
 
 def await_connection(process: subprocess.Popen[bytes], url: str) -> bool:
-    """Wait until a new server accepts a connection; return False if it ends first or takes 60 s."""
+    """Wait until a new server takes connections; return False if the server ends or takes 60 s."""
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while process.poll() is None and time.monotonic() < deadline_s:
         try:
@@ -197,7 +197,7 @@ def _start_watchdog(directory: Path) -> subprocess.Popen[bytes]:
 
 
 def unprivileged_account(directory: Path) -> dict[str, Any]:
-    """If root calls, give the directory to `nobody`, and return Popen's options for this user."""
+    """If we are root, give the directory to `nobody`, and return Popen's options for this user."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

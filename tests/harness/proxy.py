@@ -162,7 +162,7 @@ class Proxy:
 
 
 class _Pair:
-    """A client's connection to the proxy, and the proxy's connection to the server for it."""
+    """A client's connection to the proxy, and the connection to the server for this client."""
 
     def __init__(self, proxy: Proxy, client: socket.socket) -> None:
         self._proxy, self._client = proxy, client

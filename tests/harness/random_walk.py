@@ -58,7 +58,7 @@ GROWING = [
     asked(Growing(max_t=9, reduction_factor=3, type="promotion")),
     asked(Growing(max_t=8, grace_period=2, reduction_factor=2, type="promotion")),
 ]
-"""Schedulers that change what a trial asks for when they pause the trial."""
+"""Schedulers that change a trial's request for resources when they pause the trial."""
 
 SYNE_TUNE = ASHA(max_t=9, reduction_factor=2, rule="syne_tune")
 MEDIANS = [
@@ -149,7 +149,7 @@ WEIGHTS = {
     "enqueue_an_upload": 0.7,
     "enqueue_a_dict": 0.5,
 }
-"""The weight of each step. A step "x" is the method `x`, or the action that `_x` returns."""
+"""The weights of a walk's steps. A step "x" is the method `x`, or the action that `_x` returns."""
 
 SIZED_WEIGHTS = {"crowd": 6, "set_resources": 1, "set_resources_of_the_study": 0.5}
 """The weights of the additional steps if trials ask for resources."""

@@ -50,7 +50,7 @@ REQUESTS: dict[str, Callable[[studydb.Study, Random, list[int]], Any]] = {
 
 @dataclass(frozen=True)
 class _Shared:
-    """The data that all processes get. A process releases `begun` once, and ends after `over`."""
+    """Data that all processes get. A process releases `begun` once, and ends when `over` is set."""
 
     storage: str
     names: Sequence[str]

@@ -13,7 +13,7 @@ from studydb.db import Database, Prepared
 from studydb.domain.records import Study
 
 PROMISES = {
-    "a RUNNING trial has one open attempt, with its number, token and worker": """
+    "a RUNNING trial has one open attempt, with the trial's attempt number, token and worker": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.state = 'RUNNING' AND
             (SELECT count(*) FROM attempt a WHERE a.trial_id = t.id AND a.ended_at IS NULL
                 AND a.attempt = t.attempt AND a.token = t.token AND a.worker_id = t.worker_id) <> 1
@@ -38,7 +38,7 @@ PROMISES = {
     "n_counted is at most num_trials": """
         SELECT n_counted FROM study WHERE id = {study} AND n_counted > num_trials
     """,
-    "at most max_concurrent trials run, and n_running is their number": """
+    "with max_concurrent, at most so many trials run, and n_running is their number": """
         SELECT s.n_running, r.n FROM study s,
             (SELECT count(*) AS n FROM trial WHERE study_id = {study} AND state = 'RUNNING') r
         WHERE s.id = {study} AND s.max_concurrent IS NOT NULL
@@ -104,7 +104,7 @@ PROMISES = {
         SELECT t.number FROM rung_entry e JOIN trial t ON t.id = e.trial_id
         WHERE t.study_id = {study} AND t.invalidated_at IS NOT NULL AND e.ranked
     """,
-    "a trial that is ended, PENDING or promoted does not wait at a rung": """
+    "no ended or PENDING trial waits at a rung, and no trial waits where it was promoted": """
         SELECT t.number FROM rung_entry e JOIN trial t ON t.id = e.trial_id
         WHERE t.study_id = {study} AND e.waiting AND
             (t.state IN ('TERMINATED', 'ERROR', 'PENDING') OR e.promoted_at IS NOT NULL)
@@ -117,7 +117,7 @@ PROMISES = {
         SELECT g.step FROM rung g JOIN rung_entry e ON e.rung_id = g.id
         WHERE g.study_id = {study} AND g.is_over AND e.waiting
     """,
-    "a trial's checkpoint is its source, or is its own and either kept or corrupt": """
+    "a trial's checkpoint is its source checkpoint, or one of its own, kept or corrupt": """
         SELECT t.number FROM trial t WHERE t.study_id = {study} AND t.checkpoint_id IS NOT NULL AND
             coalesce(t.source_checkpoint_id, 0) <> t.checkpoint_id AND
             NOT EXISTS (SELECT 1 FROM checkpoint c WHERE c.id = t.checkpoint_id
@@ -194,7 +194,7 @@ CHANGED_LATER = ("invalidated_at", "rank_score", "checkpoint_id")
 
 def ended_rows(database: Database, study: Study) -> dict[int, Any]:
     """
-    Read the columns of each ended trial that no action of a random walk changes, by its number.
+    For each ended trial, by number, read the columns that no action of a random walk changes.
 
     The columns of CHANGED_LATER are left out: an ended trial may be invalidated, its invalidation
     may be undone, and its checkpoints may be removed.

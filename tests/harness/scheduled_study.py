@@ -129,8 +129,7 @@ class ScheduledStudy:
         """
         Call an operation; with the probability `cuts`, cut it at one of its first COMMITs.
 
-        A call that was cut is made again. A call that has fewer COMMITs than the chosen one is not
-        cut.
+        A call that was cut is made again. A call that ends before the chosen COMMIT is not cut.
         """
         if self._cutting.random() < self.cuts:
             when, nth = self._cutting.choice(["before", "after"]), self._cutting.randint(1, 4)

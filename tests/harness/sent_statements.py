@@ -32,7 +32,7 @@ UNKNOWN = Sender("", "", "")
 @dataclass(frozen=True)
 class Sent:
     """
-    One statement, and two functions with docstrings that were on the stack when it was sent.
+    One statement, and two functions that were on the stack when it was sent; both have docstrings.
 
     Attributes:
         sql: The statement, with named binds in the driver's syntax.

@@ -23,8 +23,8 @@ Numbers = frozenset[int]
 
 MOST_LOCKED = 2
 """
-The search assumes that a sweep skips at most this many trials that other calls have locked, when it
-begins and again when it ends attempts.
+The search assumes that a sweep skips at most this many trials when the sweep begins, and at most
+this many when it ends attempts; other calls have locked the skipped trials.
 """
 
 
@@ -56,7 +56,7 @@ def explaining_order(
     model: Model, actions: Sequence[StudyAction], answers: Sequence[Any], shown: Snapshot
 ) -> tuple[int, ...] | None:
     """
-    Return an order of turns that gives the answers and rows; None if there is no such order.
+    Return an order of turns that gives `answers` and the rows in `shown`; None if there is none.
 
     A turn is one step of an action, such as one of its transactions. In an order, each turn is
     given by the position of its action in `actions`.

@@ -35,12 +35,12 @@ def expect_serial_outcomes(
     schedules: int,
 ) -> None:
     """
-    Check that in each schedule the rows are those of calls that run one after the other.
+    Check that interleaved calls leave the same rows as calls that run one after the other.
 
     Args:
         kind_and_calls: The kind of the situation, and the names of calls that run at the same time.
-        now: The time of the interleaver's connections.
-        schedules: How many schedules are tried, each in a new situation.
+        now: The time that the clock shows while the interleaved calls run.
+        schedules: How many times the calls are interleaved at random, each in a new situation.
     """
     database, interleaver = stage
     kind, *names = kind_and_calls

@@ -185,7 +185,7 @@ _SQLITE_BIND = re.compile(r"(?<![\w:'%]):(\w+)")
 
 
 def _spelt(one: Sent) -> str:
-    """Spell constant binds as values, others as `:name`; drop their casts and unused aliases."""
+    """Spell constants as values, other binds as `:name`; drop casts of both, and unused aliases."""
     constants = dict(one.constants)
 
     def spelt(found: re.Match[str]) -> str:

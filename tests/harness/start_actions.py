@@ -145,7 +145,7 @@ class StartActions:
         )
 
     def remove_unkept(self, number: int) -> StudyAction:
-        """Mark as removed a trial's checkpoints that have no pin and that `keep` does not keep."""
+        """Mark a trial's unpinned checkpoints as removed if `keep` does not keep them."""
         return StudyAction(
             "remove_unkept",
             lambda database: remove_unkept(database, self.study, number),

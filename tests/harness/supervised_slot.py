@@ -128,7 +128,7 @@ class ReusedChild(ScriptedChild):
 
 
 class ScriptedChildren:
-    """Takes the place of a fork server: gives the next child, or a child for the next script."""
+    """Takes the place of a fork server: returns a given child, or makes a child for a script."""
 
     def __init__(self, scripts: Iterable[ChildScript | ScriptedChild]) -> None:
         self._scripts = iter(scripts)

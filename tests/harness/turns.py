@@ -42,8 +42,9 @@ class Case(NamedTuple):
     Attributes:
         test: The names of the file and of the test.
         database: The database on which the case runs.
-        positions: The position of the test in its file; then, for each group of parameters other
-            than the database, the position of the case's values.
+        positions: The position of the test in its file; then, for each group of parameters, the
+            position of the case's values. The parameters of one mark `parametrize` are a group,
+            and so is each other parameter. The database alone is not counted as a group.
     """
 
     test: str
@@ -100,6 +101,7 @@ def sqlite_alone(sqlite_url: str) -> str:
     """
     Run a test on SQLite alone, because what it checks does not depend on the database.
 
-    A file of such tests has the line `storage_url = sqlite_alone`, which replaces `storage_url`.
+    A file of such tests has the line `storage_url = sqlite_alone`, which replaces the fixture
+    `storage_url` of `tests/conftest.py`.
     """
     return sqlite_url

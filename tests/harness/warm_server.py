@@ -23,8 +23,10 @@ class WarmServer:
         printed: What a worker would print.
         started: What `Templates.spawn` has returned for each attempt.
         is_stopping: Whether the templates are told that the worker is stopping.
-        known: The trainable that the worker knows before it makes a job; None for the job's.
-        on_read: Called when `Templates` asks for a job; a worker then reads the trainable.
+        known: The trainable that the worker knows before it makes a job; None if it is the job's
+            trainable.
+        on_read: Called when `Templates` first asks for the job of an attempt. A real worker reads
+            the study's trainable at this time.
     """
 
     def __init__(self, fork_server: ForkServer, pump: OutputPump, folder: Path) -> None:

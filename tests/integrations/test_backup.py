@@ -33,7 +33,7 @@ def copy_database(database, storage_url, request):
             ):
                 source.backup(target)
         else:
-            database.close()  # PostgreSQL copies a database only while it has no connections
+            database.close()  # PostgreSQL copies a database only while nobody is connected to it
             server = request.getfixturevalue("postgres_server")
             name = f"studydb_copy_{uuid.uuid4().hex}"
             template = postgres.database_in(storage_url)

@@ -1,4 +1,8 @@
-"""Commands of scripts/bench print measured values, also in short runs; some tests check limits."""
+"""
+Commands of scripts/bench print measured values, also in short runs.
+
+Some tests also check that the values are within limits.
+"""
 
 import json
 import os
@@ -166,7 +170,7 @@ def test_reuse_benchmark_measures_reused_processes_beside_warm_and_fresh_starts(
 
     ended = run("reuse", *options, **{postgres.DSN_VARIABLE: postgres_server})
 
-    assert ended.returncode in (0, 1), ended.stderr  # 1 if reuse gains too little with few trials
+    assert ended.returncode in (0, 1), ended.stderr  # with few trials, reuse may gain too little
     measured = json.loads(ended.stdout)
     assert measured["ratio"].keys() == {"warm starts", "fresh starts"}
     assert all(runs[0] > 0 for runs in measured["trials_per_s"].values())
@@ -177,7 +181,7 @@ def test_checkpoints_benchmark_measures_the_library_fsspec_beside_studydb():
 
     ended = run("checkpoints", *sizes, "--rounds", "1", "--json")
 
-    assert ended.returncode in (0, 1), ended.stderr  # 1 if a limit is missed with so few bytes
+    assert ended.returncode in (0, 1), ended.stderr  # with few bytes, a value may miss its limit
     measured = json.loads(ended.stdout)
     assert measured["throughput"]["ratio"].keys() == {"up", "down"}
     assert measured["memory"]["grown_mb"].keys() == {"save", "restore"}

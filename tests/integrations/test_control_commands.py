@@ -266,7 +266,7 @@ def test_too_many_tags_or_an_unknown_trial_change_no_tag(console, study):
     assert rows(study.database, "SELECT count(*) FROM event WHERE kind = 'tagged'") == [(0,)]
 
 
-# --- clone
+# --- clone: a new study with the definition of another study
 
 
 @pytest.mark.row("B15")

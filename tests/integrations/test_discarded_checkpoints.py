@@ -1,8 +1,8 @@
 """
-`stop --discard-checkpoints` ends trials and deletes checkpoints, except pinned and corrupt ones.
+`stop --discard-checkpoints` ends trials and deletes their checkpoints.
 
-It marks the rows as removed, deletes the bytes, and then deletes the rows. After an error, a second
-call finishes the work.
+Pinned and corrupt checkpoints stay. The command marks the rows of the other checkpoints as removed,
+deletes their bytes, and then deletes their rows. After an error, a second call finishes the work.
 """
 
 import pytest

@@ -35,10 +35,10 @@ def trained(study):
 
 def begun(study, number):
     """
-    Run the enqueued trial; return its start step and the content of its checkpoint, or None.
+    Run the enqueued trial; return its start step and the content of the checkpoint it began from.
 
-    After a report, also check the checkpoint in the trial's record. It must be the checkpoint of
-    the start step, or None if the trial began without a checkpoint.
+    If the trial began without a checkpoint, the content is None. After a report, also check that
+    the trial's record names the checkpoint of the start step, or none if the trial began without.
     """
     with study.ask() as trial:
         assert trial.number == number

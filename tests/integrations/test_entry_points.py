@@ -23,7 +23,7 @@ CREATE = ("create", "mine", "--metric", "loss", "--mode", "min", "--num-trials",
 
 
 def install(folder, package, offered):
-    """Write the metadata of an installed package with entry points into a folder."""
+    """Write the metadata of an installed package, with its entry points, into a folder."""
     place = folder / f"{package}-1.0.dist-info"
     place.mkdir(parents=True)
     (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")

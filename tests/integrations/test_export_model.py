@@ -102,7 +102,7 @@ def test_checkpoint_and_model_of_the_best_trial_come_from_the_best_step(bare_con
     assert '"iteration": 2' in (here / "model" / "model.json").read_text()
     saved = (here / "saved" / "checkpoint.pkl").read_bytes()
     assert pickle.loads(saved) == {"weight": 0.5 * 2}
-    assert study.best_trial.checkpoint.step == 3
+    assert study.best_trial.checkpoint.step == 3  # the newest checkpoint
 
 
 @pytest.mark.nightly

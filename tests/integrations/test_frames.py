@@ -50,7 +50,7 @@ def study(database):
     """
     A study with ended and PENDING trials.
 
-    Its values include NaN and ±Inf. One result is superseded. Only some results have other metrics
+    Its values include NaN and ±Inf. One result is not live. Only some results have other metrics
     than the loss.
     """
     study = arrange.new_study(database, space=SPACE, mode=Mode.MAX, num_trials=None, max_failures=3)

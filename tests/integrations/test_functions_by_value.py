@@ -1,5 +1,5 @@
 """
-Workers run a function that was sent by value only if a key of their user signed it.
+Workers refuse a function that was sent by value unless a key of their user signed it.
 
 A function that is named by its import path needs such a signature, or a worker that was started
 with `--allow-import` and the name of the function's module.
@@ -247,7 +247,7 @@ def test_unchanged_function_is_not_sent_again(storage_url, database):
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(0,)]
 
 
-def test_study_with_a_function_refuses_another_function_and_no_function(storage_url):
+def test_study_with_a_function_refuses_a_call_with_another_function_or_with_none(storage_url):
     create_or_load(storage_url, scaled).close()
 
     with pytest.raises(StudyExists, match="'digits' exists with another trainable"):

@@ -41,7 +41,7 @@ def train(trial, *, until):
     Report the steps after the restored step up to `until`, each with a checkpoint.
 
     Returns:
-        The number of steps that the trial has trained, which each checkpoint holds as "count".
+        The number of steps that the trial has trained; a checkpoint's "count" is the number so far.
     """
     count = 0 if trial.checkpoint is None else trial.checkpoint.to_dict()["count"]
     for step in range(trial.start_step + 1, until + 1):

@@ -205,7 +205,7 @@ def await_end_of_worker(database, threads):
 
 
 def test_dropped_handle_ends_its_worker_and_its_threads(study, storage_url):
-    """Python may drop a handle at any line, for example while the thread holds a lock."""
+    """Python may delete a handle at any line of a thread, even while this thread holds a lock."""
     before = set(threading.enumerate())
     handle = studydb.load_study("own", storage=storage_url)
     with handle.ask() as trial:

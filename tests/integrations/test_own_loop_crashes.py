@@ -45,7 +45,7 @@ for step in range(1, 4):
         checkpoint = sys.argv[1]
         open(os.path.join(checkpoint, "text"), "w").write("x" * step)
     trial.report({"loss": 1 / step}, checkpoint=checkpoint)
-trial.report({"loss": 0.1})  # has no checkpoint, so this step is lost
+trial.report({"loss": 0.1})  # has no checkpoint, so step 4 is trained again
 print("trained", flush=True)
 sys.stdin.read()
 """
@@ -81,8 +81,8 @@ for line in sys.stdin:
 """
 """
 A script that forks an own loop for each number that it reads. The loop counts its COMMITs from its
-fourth report on, and is killed at the COMMIT with that number: before or after it, as the script's
-argument says. A loop with fewer COMMITs exits with 0. The script prints each loop's exit code.
+fourth report on, and is killed before or after the COMMIT with that number; the script's argument
+says which. A loop with fewer COMMITs exits with 0. The script prints each loop's exit code.
 """
 
 
@@ -144,7 +144,7 @@ def test_trial_of_a_killed_loop_goes_on_in_another_process(study, start, tmp_pat
     trial.report({"loss": 0.25}, checkpoint={"text": "xxxx"})
     trial.finish()
     assert live_steps(study, 0) == [1, 2, 3, 4]
-    assert study.trial(0).losses == 0  # a checkpoint of a later step resets the count of losses
+    assert study.trial(0).losses == 0  # the checkpoint of step 4 has reset the count of losses
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_first_and_later_asks_end_at_their_timeout_if_the_database_is_busy(
 def test_temporary_fault_at_the_last_look_does_not_end_the_last_ask(
     create_study, storage_url, monkeypatch
 ):
-    """If the scheduler promotes trials, the end of the study is confirmed by another look."""
+    """In a finished study, an ask looks once more before it returns None."""
     scheduler = studydb.ASHA(max_t=2, type="promotion")
     study = create_study("last", num_trials=1, scheduler=scheduler, storage=storage_url)
     for step in (1, 2):  # at step 1 the trial waits at a rung; the next ask promotes it

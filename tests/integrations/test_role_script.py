@@ -88,7 +88,7 @@ LIMITS, FREE = ["on", "1min", "1min"], ["off", "0", "0"]
 
 @pytest.fixture
 def work(create_study):
-    """Create a study with the login of a URL, and run its trials."""
+    """A function that logs in by a URL, creates a study, and runs the study's trials."""
 
     def work(url, name="digits"):
         run_own_loop(create_study(name, num_trials=2, storage=url))

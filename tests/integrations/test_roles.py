@@ -1,7 +1,7 @@
 """
 Each role on PostgreSQL has the rights that its commands need.
 
-A worker has only the rights to write that `db/role_script.py` lists; a viewer has no such right.
+A worker may write only what `db/role_script.py` lists; a viewer may write nothing.
 """
 
 import importlib
@@ -118,7 +118,7 @@ def roles(postgres_url):
 
 @pytest.fixture
 def opened():
-    """Connect to databases, and close the connections after the test."""
+    """A function that connects to a database; after the test, the connection is closed."""
     with ExitStack() as stack:
         yield lambda url: stack.enter_context(closing(connect(url)))
 
@@ -304,8 +304,9 @@ UNUSED_UPDATES = {
     "rung_entry": {"ranked"},
 }
 """
-Columns that a worker may update, although no UPDATE that a worker sends sets them. Most of them are
-for features that are not built yet. Workers of an older version of studydb update `points`.
+Columns that a worker may update, although no statement of a worker changes them. Most of the
+columns are for features that are not built yet. Workers of an older version of studydb update
+`points`.
 """
 
 UNUSED_INSERTS = {

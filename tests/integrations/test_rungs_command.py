@@ -31,7 +31,7 @@ def wait(database):
     """
     A function that creates a study and a worker, and returns them.
 
-    For each value, one trial of the study reports the value at step 1, and its attempt ends.
+    For each given value, one trial of the study reports this value at step 1, and its attempt ends.
     """
 
     def make(*values, scheduler=PROMOTION, **options):

@@ -1,4 +1,4 @@
-"""`studydb.simulate` asks a scheduler in the user's code in the same way as real workers do."""
+"""`studydb.simulate` asks a custom scheduler for decisions in the same way as real workers do."""
 
 import pytest
 from harness.curve_reader import CURVES

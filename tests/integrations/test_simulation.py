@@ -192,7 +192,7 @@ def test_each_idle_worker_resumes_a_trial_as_soon_as_a_report_allows_it():
         step_s=lambda params, step: params["first_s"] if step == 1 else 1.5,
     )
 
-    # At 2 s the trial with value 1 is resumed. At its report at 3.5 s, the end game has begun, so
+    # At 2 s the trial with value 1 is resumed. When it reports at 3.5 s, the end game has begun, so
     # two trials with value 5 are resumed. At 4 s the third trial with value 5 is resumed.
     assert simulated.n_steps == 4 + 2 + 3
 

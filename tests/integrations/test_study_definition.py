@@ -2,7 +2,8 @@
 `show NAME` prints a study's definition, and `create` prints the study's space.
 
 Three kinds of studies are refused: a study that would run one configuration without end, a study
-that would never resume a trial, and a study with a range that would be read as a constant.
+that would pause trials but never resume one, and a study with a range that would be read as a
+constant.
 """
 
 import json

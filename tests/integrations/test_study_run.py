@@ -40,7 +40,7 @@ studydb.load_study("digits").run(workers=1)
 """
 
 on_sqlite = pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
-"""A test with this mark runs on SQLite only, because its subject is the same on PostgreSQL."""
+"""A test with this mark runs on SQLite only, because the tested code is the same on PostgreSQL."""
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_killed_script_leaves_no_worker_and_no_running_trial(create, start_scrip
 @pytest.fixture
 def in_a_thread():
     """
-    Call functions in threads, beside `study.run` in the main thread.
+    A function that calls a function in a thread, while the main thread is in `study.run`.
 
     An error in a thread interrupts the main thread, which would otherwise wait without end.
     """

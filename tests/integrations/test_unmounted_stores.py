@@ -1,4 +1,4 @@
-"""Hosts that have not mounted the directory of a study's checkpoints, and new directories."""
+"""Checkpoints on hosts where the study's store is missing, cannot be read, was moved or is new."""
 
 from pathlib import Path
 

@@ -321,7 +321,7 @@ def test_upgrade_drops_the_views_and_makes_them_again(database, storage_url, mon
 def test_upgrade_renames_the_column_of_a_parameter_if_v_trial_now_has_a_column_of_that_name(
     database, storage_url, monkeypatch
 ):
-    """When the view was made, `v_trial` had no "name", so the parameter "name" got this column."""
+    """When the view was made, `v_trial` had no "name", so the parameter's column got this name."""
     before, after = FIXED[Kind.TRIAL]
     study = arrange.new_study(database, name="digits", space=Space.read({"name": choice(["a"])}))
     arrange.enqueued(database, study)

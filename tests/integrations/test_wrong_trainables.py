@@ -68,7 +68,7 @@ WRONG = {
 
 @pytest.fixture
 def code(here):
-    """A directory with a program, a file without rights to execute, and two with Windows line ends."""
+    """A directory: a program, a file that is not executable, two scripts with Windows line ends."""
     (here / "train.sh").write_text("#!/bin/sh\n")
     (here / "train.sh").chmod(0o755)
     (here / "plain.txt").write_text("")

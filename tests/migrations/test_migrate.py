@@ -31,7 +31,7 @@ from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA
 
 FOREIGN_TABLE = "CREATE TABLE trial_params (param_id INTEGER PRIMARY KEY)"
-"""SQL that makes a table as Optuna does; an index of studydb has the same name."""
+"""SQL that makes a table; a table of Optuna and an index of studydb have the same name."""
 
 
 def test_database_of_another_program_that_uses_a_name_of_studydb_is_refused(empty_storage_url):
@@ -317,7 +317,7 @@ def shape(database):
         found = [
             (name, line.strip(" \t,"))
             for name, text in rows(database, query)
-            # SQLite's ALTER TABLE appends a column to the last line, so commas also split the text.
+            # SQLite's ALTER TABLE adds a column to the last line, so commas end a line, too.
             for line in re.split(r"[,\n]", text or "")
             if line.strip()
         ]

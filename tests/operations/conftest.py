@@ -1,4 +1,4 @@
-"""Fixtures. Tests here that run on both databases also run through PgBouncer, if installed."""
+"""Fixtures. Tests here that run on both databases also run through PgBouncer if it is installed."""
 
 from contextlib import closing
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ def run(worker):
 @pytest.fixture
 def connections(postgres_url):
     """
-    Two clients of one PostgreSQL database, at the same fixed time.
+    Two clients of one PostgreSQL database, whose clocks show the same fixed time.
 
     A test holds a call of the first client while the second client makes a call.
     """
@@ -54,7 +54,7 @@ def kept_postgres(postgres_server, postgres_template, administration):
 
 @pytest.fixture
 def postgres_url(kept_postgres):
-    """The URL of a database that tests of this process use in turn; it has no rows now."""
+    """The URL of a database without rows, which tests of this process use one after another."""
     return kept_postgres.url()
 
 

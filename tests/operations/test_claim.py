@@ -148,7 +148,7 @@ def test_duplicate_claim_finds_nothing_if_the_guard_that_makes_it_wait_is_remove
         "lock": (asking_then_claiming, studies),
     }[guard]
     call = arranged(slow)
-    slow.no_queue_until_s = inf  # in the queue of asks, the claim would wait without the guard, too
+    slow.no_queue_until_s = inf  # else the claim waits in the queue of asks even without the guard
 
     monkeypatch.setattr(module, guard, lambda *_, **__: None)
 

@@ -1,4 +1,4 @@
-"""Claims, asks, reservations and waits for GPUs in a study whose trials ask for resources."""
+"""Claims, asks, reserved workers, and waits for GPUs in a study whose trials ask for resources."""
 
 import threading
 from contextlib import closing

@@ -41,9 +41,9 @@ FIRST = RungKey(0, 1)
 
 def study_of(database, scheduler=None, **options):
     """
-    Make a study, by default with three trials and HyperBand; its first rung waits for all trials.
+    Make a study, by default of three trials; HyperBand's first rung then waits for all of them.
 
-    Only the returned study has the scheduler; the study's row has FIFO.
+    Only the returned object has the scheduler; the study's row has FIFO.
     """
     options = {"num_trials": 3} | options
     return replace(new_study(database, **options), scheduler=scheduler or HyperBand(max_t=3))
@@ -288,7 +288,7 @@ def test_late_trial_goes_on_if_it_is_not_worse_than_the_cutoff(database):
 
 
 class AlwaysWaits(HyperBand):
-    """Pauses a trial at the first rung, even a closed one, at each report before `max_t`."""
+    """Each report before `max_t` pauses its trial at the first rung, even if the rung is closed."""
 
     kind = "AlwaysWaits"
 

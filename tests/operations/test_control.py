@@ -338,7 +338,7 @@ def test_renewal_says_that_a_stop_is_immediate(database, study, run, numbers):
     assert rows(database, "SELECT request_now FROM trial") == [(None,)]
 
 
-def test_later_stop_without_now_gives_the_trial_its_grace(database, study, run):
+def test_later_stop_that_is_not_immediate_gives_the_trial_its_grace(database, study, run):
     stop_now(database, study, 0)
 
     send(control.stop, study, database)

@@ -1,7 +1,7 @@
 """
 A decision of a custom scheduler is stored only if the rung is still as the user's code saw it.
 
-If the scheduler does not decide, the study pauses. If a decision pauses a trial, it can also change
+If the scheduler does not decide, the study pauses. A decision that pauses a trial can also change
 the trial's resources.
 """
 
@@ -147,7 +147,7 @@ def test_why_is_recorded_once_for_a_decision_to_stop_and_never_for_a_decision_to
 
 @dataclass(frozen=True)
 class Growing(Cup):
-    """Lets a trial that pauses at its Nth rung ask for N GPUs, or for what `gpus` says if given."""
+    """Let a trial that pauses at its Nth rung ask for N GPUs; if `gpus` is given, ask for that."""
 
     gpus: object = None
 
@@ -211,7 +211,7 @@ def test_decision_to_go_on_cannot_change_resources(database):
 def test_decision_that_needs_a_65th_resource_class_pauses_the_study_and_keeps_the_result(database):
     worker = worker_under(database, Growing(), num_trials=100)
     run = worker.take()
-    # With class "", the study then has as many classes as a study may have.
+    # After this loop the study has 64 classes, the most allowed; one of them is the class "".
     for gpus in range(2, 2 + resource_classes.MOST - 1):
         enqueue(database, worker.study, {}, new_request(), resources=Resources(gpus=gpus))
 

@@ -2,11 +2,11 @@
 A call is repeated after its connection was severed or its process was killed at a COMMIT.
 
 "before": the COMMIT is not carried out. "after": it is carried out, but the caller gets no reply.
-The repeated call must leave the same rows as an undisturbed call, and must give one of two answers:
-that of an undisturbed call, or that of the same call when it is sent a second time. After a severed
-connection it must give the first answer if the interrupted call had changed nothing, and otherwise
-the second. After a kill "before" a COMMIT it must give the first answer, and after a kill "after" a
-COMMIT the second.
+An undisturbed call gives the first answer, and a duplicate of that call gives the second answer.
+
+The repeated call must leave the same rows as an undisturbed call. After a severed connection, the
+repeated call must give the first answer if the interrupted call had changed nothing, and the second
+answer if not. After a kill, it must give the first answer at "before", and the second at "after".
 """
 
 import functools
@@ -152,7 +152,7 @@ def test_call_can_be_repeated_after_its_connection_is_severed(sides, subtests, o
 
 
 def await_no_open_transaction(database):
-    """Wait until no transaction is open: the server has ended the severed client's transaction."""
+    """Wait until the server has ended the severed client's transaction, so that none is open."""
     deadline = time.monotonic() + PATIENCE_S
     while rows(database, OPEN_TRANSACTIONS) != [(0,)]:
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""A zombie (an attempt without its lease) changes nothing; every part of the fence is needed."""
+"""A zombie (an attempt without its lease) changes nothing unless parts of the fence are removed."""
 
 import pytest
 import sqlalchemy as sa
@@ -55,7 +55,7 @@ def taken_by_another(clock, run):
 
 
 def given_the_same_number_twice(clock, run):
-    """Replace the attempt's token; a restored database can give one number to two attempts."""
+    """Replace the token, as if a restored database had given the number to another attempt."""
     another = token()
     change_row(run, "trial", "id", f"token = '{another}'")
     change_row(run, "attempt", "trial_id", f"token = '{another}'")

@@ -1,8 +1,7 @@
 """
 A duplicate request that arrives late, after other operations, changes nothing.
 
-A duplicate claim gets its trial as long as the claim's attempt holds the trial. Afterwards it gets
-None.
+A duplicate claim gets the trial of the first claim, or None if the first claim's attempt has ended.
 """
 
 import pytest

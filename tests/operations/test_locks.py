@@ -1,7 +1,7 @@
 """
 On PostgreSQL, locks are taken in order: rungs, trials, checkpoints, study, counter shard.
 
-Other tests show which operations wait for each other, and that a sweep skips locked trials.
+Further tests below show which operations wait for each other, and that a sweep skips locked trials.
 """
 
 from concurrent.futures import ThreadPoolExecutor

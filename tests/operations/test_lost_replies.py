@@ -31,7 +31,11 @@ def _standing_clock(clock):
 
 @pytest.fixture
 def each_operation(database):
-    """For each operation: store another study; yield the name and the function that arranges it."""
+    """
+    Yield the name of each operation, and the function that arranges the operation.
+
+    Before each operation, all rows are deleted, and another study is stored.
+    """
 
     def operations():
         for operation, arranged in OPERATIONS.items():
@@ -65,7 +69,7 @@ def test_ask_that_is_cut_at_any_of_its_commits_makes_one_trial(database, when, n
     """
     The first ask of a study also commits proposals.
 
-    On PostgreSQL its reads have COMMITs, too. On SQLite it has two COMMITs in all.
+    On PostgreSQL the ask's reads have COMMITs, too. On SQLite the ask has two COMMITs in all.
     """
     study = new_study(database)
     worker = SimulatedWorker(database, study)

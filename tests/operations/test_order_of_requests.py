@@ -2,8 +2,8 @@
 The last request to pause, resume or stop wins, both for a trial and for its study.
 
 Requests are made in all pairs and in some longer sequences. The attempt receives them at a flush,
-at a renewal or not at all, and ends before, between or after them. A model in plain Python says
-which states the rows must have.
+at a renewal or not at all, and ends before, between or after them. The class `Expected` says which
+states the rows must have.
 """
 
 import itertools
@@ -29,7 +29,7 @@ RECEIVE = {
 
 
 class Expected:
-    """A plain Python model of requests to a study and to its trial, which is RUNNING at first."""
+    """The states that a study and its trial must have after requests; both are RUNNING at first."""
 
     def __init__(self):
         self.state, self.paused_by = State.RUNNING, None
@@ -67,7 +67,7 @@ class Expected:
 
 
 def play(database, requests, received, ends_after):
-    """Make requests, release the attempt after `ends_after` of them, and compare with the model."""
+    """Make requests, release the attempt after `ends_after` of them; compare with `Expected`."""
     study = new_study(database, num_trials=1)
     run, expected = SimulatedWorker(database, study).take(), Expected()
     for place, request in enumerate([*requests, None]):

@@ -1,4 +1,4 @@
-"""A plateau of a trial or of a study is found in stored rows and in the results of the flush."""
+"""A plateau of a trial or of a study is found in the stored rows and the new results together."""
 
 import math
 

@@ -146,8 +146,8 @@ def _small_claimant(database, study):
     """
     Register a worker with 1 GPU as the only live worker; return a simulated worker's claimant.
 
-    Every trial fits a live worker without a capacity. The simulated workers have no capacity, so
-    all workers that were registered before are marked as ended.
+    The workers that were registered before are marked as ended: the simulated workers have no
+    capacity, so every trial would fit them.
     """
     claimant = SimulatedWorker(database, study).claimant()
     arrange.change(database, "UPDATE worker SET ended_at = seen_at")

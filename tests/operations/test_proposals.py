@@ -94,7 +94,7 @@ GRIDS = {
 
 @dataclass(frozen=True)
 class UniqueGrid(GridSearch):
-    """A grid search; an ask skips each of its points that a trial has already."""
+    """A grid search with unique params: asks skip the points that a trial has already."""
 
     wants_unique: ClassVar[bool] = True
 
@@ -361,7 +361,7 @@ def clients(postgres_url):
 @contextmanager
 def waiting_ask(database, rival, url, sql):
     """
-    Run the body while an ask waits for the lock of the study's row, which `sql` has changed.
+    Change the study's row by `sql`, and run the block while an ask waits for the row's lock.
 
     Yield the study, the ask's future, and a list of the statements that the ask sends.
     """
@@ -450,7 +450,7 @@ def test_concurrent_first_asks_take_every_draw_once(storage_url, n_clients):
 
 
 def widths(database):
-    """Read the width and `is_unique` of each trial, by number; an `is_unique` of NULL is False."""
+    """Read each trial's width and `is_unique`, in the order of numbers; NULL is read as False."""
     width = "CAST(params->>'width' AS integer)"
     found = rows(
         database, f"SELECT {width}, coalesce(is_unique, (1 = 0)) FROM trial ORDER BY number"

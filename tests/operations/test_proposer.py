@@ -44,7 +44,7 @@ def look(database, study, *, if_nothing_waits=False, token_="other"):
 
 
 def is_proposed(database, study):
-    """Return a `by_model` for `ask`: it fits no model, and says if the next draw has a proposal."""
+    """Return a `by_model` for `ask` that only tells whether the next draw has a proposal."""
 
     def by_model(_if_nothing_waits):
         seen = look(database, study)

@@ -29,7 +29,7 @@ def study(database):
 
 
 def save(run, size_bytes, *, step=None):
-    """Save a checkpoint of `size_bytes`; return the trial id of each checkpoint that it removed."""
+    """Save a checkpoint; return the trial id of each checkpoint that the save removed."""
     what = structs.replace(run.checkpoint(step=step), size_bytes=size_bytes)
     return [one.trial_id for one in run.save(what, KEEP)]
 

@@ -36,7 +36,7 @@ SPACE = Space.read({"size": randint(1, 1000), "kind": "k"})
 
 class Needs:
     """
-    A resource function that asks for the custom resources that `says` returns for a config.
+    A resource function that answers with the custom resources that `says` returns for a config.
 
     If `says` returns an exception, the function raises it. `configs` has the configs of all calls.
     """
@@ -104,7 +104,7 @@ def test_a_resent_ask_returns_its_trial_with_the_same_request(database):
     assert again.claimed.resource_class == first.claimed.resource_class == classes(database)[0]
 
 
-def test_a_worker_leaves_each_trial_that_does_not_fit_it_to_other_workers(database):
+def test_each_trial_that_does_not_fit_a_worker_is_left_to_other_workers(database):
     study = study_with(database)
     small = Node(database, study, read_capacity(custom={"licence": 2}))
     large = Node(database, study, read_capacity(custom={"licence": 3}))
@@ -433,10 +433,10 @@ def test_resources_that_a_function_computes_can_be_set_for_a_trial_but_not_for_t
 
 def test_an_enqueued_trial_asks_for_what_the_function_says_of_the_config_that_it_gets(database):
     """
-    Values that an enqueue does not give are drawn by the trial's number.
+    Params that an enqueue does not give depend on the trial's number.
 
-    Before the second send, another enqueue takes number 0. So the second send has number 1 and
-    another config, and the function is asked again.
+    Before the second send, another enqueue takes number 0. So the trial gets number 1 and another
+    config, and the function is asked again.
     """
     needs = Needs()
     study = study_with(database, needs)

@@ -80,7 +80,7 @@ def test_clone_has_the_params_and_tags_of_its_parent_and_begins_from_the_parents
 def test_clone_is_refused_if_its_checkpoint_is_of_a_study_that_is_being_deleted(
     database, study, failed
 ):
-    """The trial of the study `other` began from a checkpoint of `study` and saved none."""
+    """The trial of `other` began from a checkpoint of `study`, and saved no checkpoint itself."""
     other = new_study(database)
     start = FromTrial(study.id, study.name, failed)
     enqueue(database, other, {}, new_request(), start=start)

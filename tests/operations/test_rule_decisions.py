@@ -239,10 +239,10 @@ def test_rule_failure_at_a_dropped_result_does_not_pause_the_study(database):
 
 class Asked:
     """
-    Stands in for the study's custom rules: gives the answer for the last step that a rule reads.
+    Stands in for the study's custom rules: `at_3` is the answer if the last step read is 3.
 
-    An answer that is an exception is raised; a step without an answer gets False. `read` lists what
-    the rules have read.
+    An answer that is an exception is raised; at a step without an answer, the answer is False.
+    `read` lists, for each call, the rule's position, the trial's number and the steps that it read.
     """
 
     def __init__(self, **answers):
@@ -285,7 +285,7 @@ def test_rule_of_a_later_attempt_reads_live_results_of_earlier_ones(database, cl
     run = worker.take()
     run.report(0.9, 0.8, 0.7)
     run.save()
-    run.report(0.6, 0.5)  # steps 4 and 5 are trained again
+    run.report(0.6, 0.5)  # steps 4 and 5, which the next attempt trains again
     recover_after_expiry(clock, database, worker.study)
     again, ask = worker.take(), Asked()
     held = holding(again, ask)

@@ -1,4 +1,4 @@
-"""What a worker does if it finds no trial to claim, and the scheduler closes rungs or says WAIT."""
+"""A worker that finds no trial to claim does what the scheduler says: it closes rungs or waits."""
 
 import json
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What trials ask for, and what workers offer and use, as views, frames and `status` show it."""
+"""Views, data frames and `status` show what trials ask for, and what workers offer and use."""
 
 import json
 

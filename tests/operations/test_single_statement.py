@@ -1,5 +1,5 @@
 """
-An operation leaves the same rows in a single statement as in several statements.
+An operation leaves the same rows whether it runs as a single statement or as several statements.
 
 A single statement changes nothing if the trial or its study is not as the client expects.
 """

@@ -1,8 +1,9 @@
 """
 The row of an upload is stored before the first byte of the object is written.
 
-Workers find the uploads of ended attempts by these rows, and delete first the bytes, then the row.
-The bytes stay if a checkpoint names them, or if the row names another place than the upload's own.
+A worker finds the uploads of ended attempts by their rows. For each upload, the worker deletes the
+bytes first, then the row. The bytes stay if a checkpoint's row names them, or if the upload's row
+names an object that is not the upload's own.
 """
 
 from uuid import uuid4

@@ -1,7 +1,7 @@
 """
 A custom scheduler tells free workers to promote a trial, close a rung, make a trial or wait.
 
-If the scheduler has no work left, a worker records this: the end of work.
+If the scheduler has no work left, a worker records the end of work.
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
 """
 Two calls, interleaved statement by statement on PostgreSQL, at a rung that may close or has closed.
 
-In any schedule the rows are those of one of the two orders in which the calls can run one after the
-other, and there is no deadlock. `STUDYDB_SCHEDULES=200` runs more schedules.
+In any schedule (order of statements) there is no deadlock, and the rows are as if one call had run
+after the other. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import itertools
@@ -91,9 +91,9 @@ class Situation:
 
     def rows(self, database):
         """
-        Read the trials and the entries of the rung, after the steps of a free worker.
+        Let a free worker act three times; then read the trials and the entries of the rung.
 
-        Three times, the worker gives up trials, does what the scheduler wants, and claims.
+        Each time, the worker gives up trials, does what the scheduler wants, and claims a trial.
         """
         for _ in range(3):
             give_up(database, self.study)

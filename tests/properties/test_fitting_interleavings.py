@@ -2,9 +2,8 @@
 Workers claim trials that fit them, interleaved with changes of what trials ask for.
 
 Some calls reserve a worker for a trial. In any schedule there is no deadlock, no trial is claimed
-twice, no worker gets a trial that does not fit it, at most one worker is reserved for a trial, and
-the trials of a study ask for at most 64 different sets of resources. `STUDYDB_SCHEDULES=200` runs
-more schedules.
+twice, and each claimed trial fits its worker. At most one worker is reserved for a trial, and a
+study has at most 64 resource classes. `STUDYDB_SCHEDULES=200` runs more schedules.
 """
 
 import os
@@ -34,14 +33,15 @@ FITS = {
     "send": {"", "gpus=1", "cpus=1"},
     "claim_cpus": {"", "cpus=1"},
 }
-"""The calls that claim, and the resource classes of the trials that fit the worker of each call."""
+"""For each call that claims: the resource classes whose trials fit the call's worker."""
 
 
 class Plan:
     """
-    The calls of one schedule: three trials wait, one runs, and the study has 63 resource classes.
+    A study, and the calls of one schedule.
 
-    When the study's scheduler pauses the running trial, it changes what this trial asks for.
+    Three trials are PENDING, one runs, and the study has 63 resource classes. When the scheduler
+    pauses the running trial, the scheduler changes what this trial asks for.
     """
 
     def __init__(self, database):

@@ -1,8 +1,8 @@
 """
 A worker survives any bytes that a trial's process sends, and runs the next trial.
 
-Only the message that the host cannot run the trial ends the worker; the tests do not send this
-message. `report` either stores a Python value or refuses it with InvalidReport.
+Only one message ends the worker: it says that the host cannot run the trial. The tests do not send
+this message. `report` either stores a Python value or refuses it with InvalidReport.
 
 `STUDYDB_FUZZ_MINUTES=10 scripts/test tests/properties/test_fuzzed_trials.py` runs each test for ten
 minutes on each database.
@@ -53,7 +53,7 @@ numbers = st.floats() | st.sampled_from([sys.float_info.max, 5e-324, -0.0])
 
 
 def or_invalid(strategy):
-    """Generate a value of `strategy`, but in about one of ten examples one of `values`."""
+    """Generate a value of `strategy`; in about a tenth of the examples, one of `values`."""
     return st.integers(0, 9).flatmap(lambda draw: values if draw == 0 else strategy)
 
 

@@ -301,7 +301,7 @@ def prepare(walk, plan, rng):
         walk.take_a_trial(rng)
     if "claim" in plan and rng.random() < 0.8:
         walk.do(walk.factory.set_status(Status.RUNNING))
-        # A study that a limit has stopped stays so; none of its new trials is runnable.
+        # If a limit has stopped the study, it stays stopped; none of its new trials is runnable.
         for _ in range(rng.randint(1, 2) - len(walk.model.runnable)):
             walk.do(walk.factory.extend(by=1))
             walk.do(walk.factory.enqueue())

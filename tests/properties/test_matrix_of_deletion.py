@@ -1,12 +1,13 @@
 """
 The deletion of a study, together with a request or an operation of a worker (`OTHERS`).
 
-A cell is such a request or operation, and a state of a trial of the study (`harness.matrix_cells`).
-On PostgreSQL the deletion and the other call run at the same moment, statement by statement; on
-SQLite, one after the other in both orders. If trials run, the deletion is refused, and succeeds
-once they have ended. In the end no row of the study is left in any table, and its attempts can
-store nothing more. One state in three runs, with an eighth of `OTHERS`; `STUDYDB_EVERY_CASE=1` runs
-all states, each with an eighth of `OTHERS`; `STUDYDB_NIGHTLY=1` runs all cells.
+A cell is an entry of `OTHERS`, and a state of a trial of the study (`harness.matrix_cells`). On
+PostgreSQL the deletion and the other call run at the same moment, statement by statement; on
+SQLite they run one after the other, in both orders. If trials run, the deletion is refused; it
+succeeds once they have ended. In the end no row of the study is left in any table, and the study's
+attempts can store nothing more. A third of the states run, each with an eighth of `OTHERS`;
+`STUDYDB_EVERY_CASE=1` runs all states, each with an eighth of `OTHERS`; `STUDYDB_NIGHTLY=1` runs
+all cells.
 """
 
 import os
@@ -120,7 +121,7 @@ def others_beside(state):
 
 
 def asked_by_a_person(call):
-    """A call as the public handle makes it: a write to a deleted study raises UnknownStudy."""
+    """Make a call as `studydb.Study` makes it: a write to a deleted study raises UnknownStudy."""
     return lambda database: write(database, lambda: call(database), role=Role.OWNER)
 
 

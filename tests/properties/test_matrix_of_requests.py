@@ -1,12 +1,13 @@
 """
-A person's request for a trial in some state, together with an operation of a worker.
+A person's request to a trial in some state, together with an operation of a worker.
 
 A cell is a request, a state and an operation of `harness.matrix_cells`. On PostgreSQL the request
 and the operation run at the same moment, statement by statement; on SQLite, which has one writer,
-one after the other in both orders. Answers and rows are those of the model, no call ends in a
-deadlock, and the trial obeys the person's last request from the next renewal on. On each database,
-one in six pairs of a request and a state runs, with one operation. `STUDYDB_EVERY_CASE=1` runs all
-pairs; over all states, each request then meets each operation. `STUDYDB_NIGHTLY=1` runs all cells.
+they run one after the other, in both orders. Answers and rows are those of the model, no call ends
+in a deadlock, and the trial obeys the person's last request from the next renewal on. On each
+database, a sixth of the pairs of a request and a state run, each with one operation.
+`STUDYDB_EVERY_CASE=1` runs all pairs; over all states, each request then meets each operation.
+`STUDYDB_NIGHTLY=1` runs all cells.
 """
 
 import os

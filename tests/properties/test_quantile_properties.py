@@ -87,9 +87,9 @@ def cut_of(entries, quantile):
 
 def carried_out(shift, entries):
     """
-    Return the cut after a shift; find its entry as `store/rung_ranks.py` does.
+    Return the cut after a shift; find the cut's entry as `store/rung_ranks.py` does.
 
-    The entry is `shift.steps` entries better than the origin, or worse if `steps` is negative.
+    This entry is `shift.steps` places better than `shift.origin`; a negative number means worse.
     """
     entry = shift.origin
     if shift.steps > 0:

@@ -1,8 +1,9 @@
 """
 Saves at the quota, interleaved statement by statement with other operations on checkpoints.
 
-In any schedule there is no deadlock, the sum of the sizes in the study's row is exact and within
-the quota, and each trial that has not ended keeps the checkpoint that its next attempt restores.
+In any schedule there is no deadlock, the study's row has the exact sum of the sizes, the sum is
+within the quota, and each trial that has not ended keeps the checkpoint that its next attempt
+restores.
 Two tests create trials that need a checkpoint of another study while that study is deleted. Two
 tests run requests and saves while an attempt finds a checkpoint corrupt. One test sets the first
 quota of a study. `STUDYDB_SCHEDULES=200` runs more schedules.
@@ -258,7 +259,7 @@ def test_first_quota_of_a_study_counts_the_checkpoints_that_are_kept(stage, name
 
 
 def test_sum_of_sizes_is_exact_if_a_checkpoint_is_found_corrupt_while_a_trial_begins_from_it(stage):
-    """The new trial is to begin from a trial that has saved nothing and began from `newest`."""
+    """The new trial begins from a trial that saved nothing and itself began from `newest`."""
     database, interleaver = stage
     for seed in range(4 * SCHEDULES):
         rng = Random(seed)

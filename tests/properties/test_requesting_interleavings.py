@@ -5,8 +5,8 @@ Asks, proposals, enqueues and calls of `leave_draw`, interleaved statement by st
 asks for.
 
 In any schedule there is no deadlock, no draw has two trials, no draw is lost, no worker gets a
-trial that does not fit it, and the trials of a study ask for at most 64 different sets of
-resources. `STUDYDB_SCHEDULES=200` runs more schedules.
+trial that does not fit it, and a study has at most 64 resource classes. `STUDYDB_SCHEDULES=200`
+runs more schedules.
 """
 
 import os

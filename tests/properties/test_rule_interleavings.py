@@ -97,7 +97,7 @@ class Situation:
         return calls[name]
 
     def rows(self, database):
-        """Renew the leases, which stores requests as verdicts; read study, trials and events."""
+        """Renew the leases, which stores requests as verdicts; then read the rows to compare."""
         self.worker.renew(*self.runs)
         of_study = f"study_id = {self.study.id}"
         return (

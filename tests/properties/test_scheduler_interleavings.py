@@ -54,7 +54,7 @@ def test_calls_at_a_rung_have_the_effect_of_a_serial_order(stage, name, calls):
 
 
 def test_trial_that_enters_a_rung_while_it_is_invalidated_does_not_rank_there(stage, monkeypatch):
-    """The invalidation locks rungs, then the trial enters a rung, then the trial is locked."""
+    """The invalidation locks rungs; the trial enters a rung; the invalidation locks the trial."""
     database, interleaver = stage
     situation = AtRung(database, "stopping")
     report, invalidate = situation.call("report"), situation.call("invalidate")

@@ -117,8 +117,8 @@ STARTS = {
     *("close_other: nothing", "reopen_other: nothing", "remove_unkept: nothing"),
 }
 """
-With FIFO, these must occur as well: trials begin from checkpoints, and other operations touch such
-checkpoints or begin to delete the study that has them.
+What must occur with FIFO, besides MUST_HAPPEN and ENDS: trials begin from checkpoints, checkpoints
+are removed, and the deletion of another study begins and is undone.
 """
 
 ROOM = {
@@ -205,7 +205,8 @@ def any_custom(seed):
 
 
 def any_means(seed):
-    schedulers = [*MEDIANS, MEDIANS[-1], SYNE_TUNE]  # twice, as only MEDIANS[-1] pauses trials
+    # MEDIANS[-1] is listed twice, because no other of these schedulers pauses trials.
+    schedulers = [*MEDIANS, MEDIANS[-1], SYNE_TUNE]
     return {"scheduler": schedulers[seed[0] % len(schedulers)]}
 
 

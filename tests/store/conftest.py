@@ -12,6 +12,6 @@ __all__ = ["pgbouncer", "pooled_url", "storage_url"]
 
 @pytest.fixture
 def opened():
-    """A function like `connect`, whose databases are closed after the test."""
+    """A function like `connect`; the databases that it opens are closed after the test."""
     with ExitStack() as stack:
         yield lambda *args, **options: stack.enter_context(closing(connect(*args, **options)))

@@ -1,4 +1,4 @@
-"""The binary form in which a PostgreSQL server receives arrays of doubles."""
+"""A PostgreSQL server reads a `DoubleArray`, which is binary, as it reads the array's text."""
 
 import math
 

@@ -1,10 +1,10 @@
 """
 Properties of the schema that make statements cheaper on PostgreSQL.
 
-No index of `trial` has a column that a report, a renewal or a save changes, and the pages of tables
-with frequent updates have free room, so that updated rows stay on their page (HOT). Each table has
-at most one CHECK, because each statement parses the table's CHECKs. `study.points`, which only
-workers of an older version use, is not compressed.
+Updated rows stay on their page (HOT): no index of `trial` has a column that a report, a renewal or
+a save changes, and the pages of tables with frequent updates have free room. Each table has at most
+one CHECK, because each statement parses the table's CHECKs. `study.points`, which only workers of
+an older version use, is not compressed.
 """
 
 import time

@@ -156,7 +156,7 @@ def test_forked_process_can_write_although_a_thread_of_its_parent_was_writing(op
         with one.begin() as txn:
             txn.raw("INSERT INTO mark VALUES (1)")
             writes.set()
-            ends.wait(0.3)  # the fork waits for the end of this transaction
+            ends.wait(0.3)  # on SQLite the fork waits for the end of this transaction
 
     thread = threading.Thread(target=write)
     thread.start()

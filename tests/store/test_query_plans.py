@@ -112,8 +112,8 @@ OF_EACH_TRIAL = (
     "earlier send",
 )
 """
-Frequent statements. A connection may plan such a statement while the tables are empty and keep
-this plan, so the plan must suit large tables, too.
+Statements of `HOT` that one connection runs often. The connection may plan such a statement while
+the tables are empty and keep this plan, so the plan must suit large tables, too.
 """
 
 BATCH = Batch(1, (Result(1, 0.5, {}),), 0, Summary())

@@ -9,8 +9,8 @@ from studydb.operations.save import save
 SIZE = 15 << 20
 RATE = 12e6
 """
-Bytes per second. Sending the checkpoint takes 1.3 s. The wait uses the driver's loop for 0.5 s, and
-then the loop of `db/silence.py`.
+Bytes per second. Sending the checkpoint takes 1.3 s. The client waits in the driver's loop for
+0.5 s, and then in the loop of `db/silence.py`.
 """
 
 

@@ -48,7 +48,7 @@ def after_the_first_read(reader, action):
 
 @contextmanager
 def before_read(reader, number, action):
-    """Run `action` before the reader's read of this number; there must be such a read."""
+    """Run `action` before read `number` of the reader, counted from 1; this read must happen."""
     reads = []
 
     def observe(sql):
@@ -118,7 +118,7 @@ def test_refresh_reads_the_trainable_and_the_stores_of_a_study_from_one_snapshot
         relocate(writer, study, "file:///third", new_request())
         revise(writer, study, described("third:train"), new_request())
 
-    # Read 1 finds a changed trainable, and read 2 begins the snapshot, whose second read is read 3.
+    # Read 1 finds that the trainable has changed. Reads 2 and 3 are in one snapshot.
     with before_read(reader, 3, change):
         found = refreshed(reader, study)
 

@@ -1,4 +1,4 @@
-"""Checkpoints are stored whole or not at all, checked when they are read, deleted and packed."""
+"""Checkpoints are stored whole or not at all; how they are read, checked, deleted and packed."""
 
 import errno
 import io

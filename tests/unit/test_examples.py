@@ -43,7 +43,7 @@ def digits():
 
 
 def check_resumed(train, config, whole):
-    """Check that `whole`, resumed from its middle checkpoint, reports the same later metrics."""
+    """Check that a trial from the middle checkpoint of `whole` reports the same later metrics."""
     middle = whole.checkpoints[len(whole.checkpoints) // 2]
 
     resumed = Trial(checkpoint=middle)

@@ -1,7 +1,7 @@
 """
-Memory limits by cgroup, in a folder that looks like cgroup v2; no test uses a real cgroup.
+Limits of memory: by cgroup, or for each process if a worker cannot make cgroups.
 
-Other tests are about limits of single processes, for workers that cannot make cgroups.
+The tests use a folder that looks like cgroup v2, and no real cgroup.
 """
 
 import os
@@ -75,8 +75,8 @@ class Kernel:
     """
     A kernel in memory; `cgroup_of` has the folder of each process's cgroup, by pid.
 
-    `write` returns whether it has succeeded. It fails to enable limits for child cgroups of
-    `folder` while a process is in `folder`, and to move the process with the pid ENDED.
+    `write` returns whether it has succeeded. It cannot enable limits for child cgroups of `folder`
+    while a process is in `folder`. It cannot move the process with the pid ENDED.
 
     Args:
         families: The pids of the worker's processes, one tuple for each call of `family`; further

@@ -1,7 +1,7 @@
 """
 `studydb logs --follow` prints each byte of an attempt's output once, also while files rotate.
 
-The exception is a file that is created, renamed and overwritten between two reads.
+A file is missed if it is created, renamed, and replaced by the next file between two reads.
 """
 
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""How long calls are repeated while the database is away."""
+"""How long calls are repeated while the database is away, and how long a thread awaits a lock."""
 
 import threading
 import time

@@ -1,8 +1,8 @@
 """
-The rule `Plateau` stops a trial or a study at the same result as Ray Tune's stopper.
+The rule `Plateau` stops a trial or a study at the same result as Ray Tune's two stoppers.
 
-`stop_of_trial` and `stop_of_study` compute what Ray Tune's stoppers do. Other tests are about how a
-plateau is read, and which plateaus are refused.
+`stop_of_trial` and `stop_of_study` compute at which result the stoppers stop. The last tests are
+about the text and the JSON of the rule, wrong options, and the standard deviation.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Checkpoints in remote stores; tests use an S3 server (moto) on loopback, or fsspec's memory."""
+"""Checkpoints in remote stores; tests use an S3 server on loopback, or `memory://` of fsspec."""
 
 import json
 import os

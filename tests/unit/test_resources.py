@@ -298,7 +298,7 @@ class Host:
         return parts
 
     def start(self, holder, gpus):
-        """Hold GPUs for a trial, lock cards, and return the cards; None if the GPUs do not fit."""
+        """Lock cards for a trial; return their positions, or None if the request does not fit."""
         if not self.ledger.hold(holder, Resources(gpus=gpus)):
             return None
         chosen = choose_cards(self.free_cards(), gpus)

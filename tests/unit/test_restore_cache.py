@@ -1,4 +1,4 @@
-"""The cache of remote checkpoints on one host: bounded, shared, and verified at each restore."""
+"""A host's cache of remote checkpoints: bounded, shared, and verified at each restore."""
 
 import errno
 import os

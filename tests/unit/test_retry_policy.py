@@ -1,4 +1,4 @@
-"""`Retry` decides by an exception's class and bases whether a failure counts and is retried."""
+"""`Retry` decides by an exception's class whether the failure counts and the trial is retried."""
 
 import json
 
@@ -52,7 +52,7 @@ def test_failure_carries_the_names_of_the_bases_of_its_class():
         (Retry(on=[ValueError], uncounted=[OSError]), OSError(), UNCOUNTED),
     ],
 )
-def test_precedence_of_options_is_never_then_uncounted_then_on(retry, error, expected):
+def test_options_take_precedence_in_the_order_never_uncounted_on(retry, error, expected):
     assert counting(retry, error) is expected
 
 

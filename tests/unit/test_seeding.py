@@ -1,7 +1,7 @@
 """
 `seed` seeds the generators of Python and numpy; a resumed trial gets another seed.
 
-If numpy is not imported yet, its import seeds its generator.
+If numpy is not imported yet, the import of numpy seeds numpy's generator.
 """
 
 import random
@@ -19,9 +19,10 @@ BEFORE = {
     "another seed": "seeding.seed(1)",
 }
 """
-For each case, code that runs before the seed is set.
+For each case, code that runs before `seeding.seed(5)`.
 
-The code of the case "the spec", which finds the module spec of numpy, also runs afterwards.
+The code of the case "the spec" finds the module spec of `numpy.random`. It runs again after
+`seeding.seed(5)`.
 """
 
 

@@ -1,4 +1,4 @@
-"""Search spaces: reading, storing, configs, checks and hashes of params, and random values."""
+"""Search spaces: reading, storing, configs, checks of params, hashes and random values."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""`Spec`, the base class of specs, checks the types of options, and is stored as JSON."""
+"""`Spec`, the base class of specs, checks the types of options; specs are stored as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -65,7 +65,7 @@ def test_rank_is_rounded_as_in_syne_tune():
 
 def _worst(n, reduction_factor):
     """
-    The worst score with which the n-th trial of a rung continues; None if it continues with any.
+    The worst score with which a rung's n-th trial continues; None if it continues with any score.
 
     The n - 1 earlier scores are 0, 1, 2 and so on; 0 is the best.
     """

@@ -117,7 +117,7 @@ def test_directory_that_is_removed_before_it_is_locked_is_made_again(monkeypatch
         assert Path(path).is_dir()
 
 
-def test_without_locks_directories_can_be_made_and_are_not_removed_by_others(monkeypatch):
+def test_directories_can_be_made_without_locks_and_are_not_removed_as_abandoned(monkeypatch):
     def refuse(descriptor, operation):
         raise OSError(errno.ENOLCK, "No locks available")
 

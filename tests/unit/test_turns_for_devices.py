@@ -1,4 +1,4 @@
-"""After a worker has used a device for 60 s, waiting workers may take the device first, for 5 s."""
+"""A worker that has used a device for 60 s lets waiting workers go first for the next 5 s."""
 
 import subprocess
 import sys

@@ -84,7 +84,7 @@ class Attempt:
         self.child.channel.send(write(Answered(message.id, **answer)))
 
     def finish(self) -> list[FromChild]:
-        """Call `receive` until the child ends; answer messages with an id; return the messages."""
+        """Call `receive` until the child ends; answer what has an id; return the messages."""
         messages = []
         try:
             while True:
@@ -226,7 +226,7 @@ def supervised(database: Database, tmp_path: Path) -> Iterator[Supervised]:
 
 @pytest.fixture
 def stage(storage_url: str, tmp_path: Path) -> Iterator[Stage]:
-    """A study and its workers on SQLite or PostgreSQL; `harness/turns.py` chooses the cases."""
+    """A study and its workers on SQLite or PostgreSQL; `harness/turns.py` chooses which."""
     with Stage(storage_url, tmp_path) as stage:
         yield stage
 

@@ -1,4 +1,4 @@
-"""Short runs of `scripts/chaos poison`: nothing a trial does harms its worker or other trials."""
+"""Short runs of `scripts/chaos poison`: no poisonous trial harms its worker or other trials."""
 
 import pytest
 from fleet import poison

@@ -25,7 +25,8 @@ def run_chaos(storage, tmp_path, **options):
     Return the violations of the last run, by broken promise.
 
     If a run breaks only promises of `MAY_FAIL_IN_A_SHORT_RUN`, another run follows, up to
-    `MAX_RUNS` runs. Such a run resumed no trial, or injected fewer faults than planned.
+    `MAX_RUNS` runs. These promises are broken if no trial resumed, or if fewer faults than planned
+    were injected.
     """
     wrong = {}
     for run in range(MAX_RUNS):

@@ -1,4 +1,4 @@
-"""Warnings about trainables that never read their config, and the error if one parses sys.argv."""
+"""Warnings about trainables that never read their config; the error if a parser calls sys.exit."""
 
 import json
 

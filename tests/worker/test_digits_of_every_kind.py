@@ -1,5 +1,5 @@
 """
-Trainables of every kind learn to read digits; a killed trial learns as much as another trial.
+Trainables of every kind learn to read digits; a killed trial learns as much as an unkilled one.
 
 One trial is killed twice: first together with its worker, then alone. Another trial with the
 same parameters is not killed. Both trials must end with the same best and last values.

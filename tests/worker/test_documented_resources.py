@@ -7,7 +7,7 @@ from studydb.domain.resources import Resources
 
 
 def module(name):
-    """Return the page's block of code whose first line is `# NAME`, with `name` as NAME."""
+    """Return the page's block of code whose first line is a comment that contains only `name`."""
     (found,) = [code for code in blocks("resources.md", "py") if code.startswith(f"# {name}\n")]
     return found
 

@@ -1,4 +1,4 @@
-"""Drain workers and own loops that run trials or wait; refuse to drain ended or dead workers."""
+"""Workers and own loops that run trials or wait can be drained; ended or dead workers cannot."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

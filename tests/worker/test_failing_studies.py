@@ -1,7 +1,7 @@
 """
 A study whose first trials fail alike pauses itself; workers, `study.run` and `ask` say why.
 
-A worker ends if its own first trials fail, even if trials of other workers complete.
+A worker ends if its own first trials all fail while trials of other workers complete.
 """
 
 import time

@@ -42,7 +42,7 @@ from studydb.worker.fork_server_client import ForkServer
 ROOT = Path(__file__).parents[2]
 
 MOST_MODULES = 100
-"""The most studydb modules that the fork server may import. The first trial waits for imports."""
+"""The fork server may import this many studydb modules at most; the first trial waits for them."""
 
 
 def succeed(config):
@@ -561,7 +561,7 @@ def test_worker_that_inherits_the_variable_of_a_dead_worker_does_not_kill_itself
     inherited = {SERVER_ID_VARIABLE: of_dead_worker()}
     found, killed = [(pid, inherited) for pid in (os.getpid(), os.getppid())], []
     # The environments are simulated, because workers of other tests would kill a process whose
-    # environment has the variable.
+    # environment has this value of the variable.
     monkeypatch.setattr(fork_server_client, "environments_with", lambda _: found)
     monkeypatch.setattr(fork_server_client, "kill_group", killed.append)
 

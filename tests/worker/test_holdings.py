@@ -54,7 +54,7 @@ def hold(monkeypatch):
 
 
 class Recording(ScriptedChildren):
-    """Records the jobs of the children, and the descriptors of devices that they inherit."""
+    """Records each child's job, and the descriptors of devices that the child inherits."""
 
     def __init__(self, *scripts):
         super().__init__(scripts)

@@ -131,7 +131,7 @@ def writable_stage() -> Iterator[Stage]:
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a worker of another user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS lacks os.setresuid")
 def test_worker_that_cannot_fork_releases_the_trial_and_names_the_limit(writable_stage):
     writable_stage.create("obedient:one_step", num_trials=3)

@@ -1,5 +1,5 @@
 """
-Idle workers soon start trials, notice requests and end; one slot per worker looks at the study.
+Idle workers soon react to new trials and requests; one slot per worker looks at the study.
 
 A claim whose reply was lost is sent again, and its trial runs or is given back.
 """

@@ -1,5 +1,5 @@
 """
-Processes that take devices as workers do are killed while their trials hold devices.
+The test kills processes that take devices as workers do, while their trials hold devices.
 
 Two trials use a device at once only if each of them has a part of it. After the kills each device
 is used again, and at the end all devices are free. If root runs the test, the processes belong to

@@ -33,7 +33,7 @@ def amount(limit):
 
 
 def spent(stage, name):
-    """Return the amount spent of a limit; for `time_limit_s`, the seconds from start to stop."""
+    """Return how much of a limit is spent; for `time_limit_s`, the seconds from start to stop."""
     if name == "time_limit_s":
         (started_at,), (stopped_at,) = (
             rows(stage.study.database, sql)[0]

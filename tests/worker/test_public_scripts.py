@@ -104,7 +104,7 @@ import argparse, json, os, time
 from pathlib import Path
 
 class Reporter:
-    # What `from syne_tune import Reporter` does: one line on stdout for each call.
+    # Does what Syne Tune's Reporter does: each call prints one line to stdout.
     def __init__(self):
         self.iter, self.start = 0, time.perf_counter()
 

@@ -1,4 +1,4 @@
-"""Checkpoints in S3, and their cache: kills, slow uploads and a missing bucket lose no result."""
+"""Checkpoints in S3, and their cache: kills, slow uploads and a missing bucket cost no result."""
 
 import pytest
 from fleet.workers import eventually

@@ -1,4 +1,4 @@
-"""After `study.set(trainable=…)`, only later attempts run the new code."""
+"""After `study.set(trainable=…)`, an attempt keeps code that it has read; others run new code."""
 
 import hashlib
 import os
@@ -64,7 +64,7 @@ while [ ! -e "$1/gate-command" ]; do sleep 0.01; done
 
 @pytest.fixture
 def modules(tmp_path):
-    """The folder of two modules; their function `train` reports the loss 1 in `old`, 2 in `new`."""
+    """The folder of two modules; `train` reports the loss 1 in `old`, and the loss 2 in `new`."""
     for name, loss in (("old", 1), ("new", 2)):
         source = f"LOSS = {loss}\n{textwrap.dedent(TRAIN)}"
         (tmp_path / f"{name}.py").write_text(source)
@@ -194,7 +194,7 @@ def test_code_that_a_worker_cannot_run_breaks_off_no_trial_in_another_slot(
 
 
 class Recording(ScriptedChildren):
-    """Records what each child is to import; then calls `on_spawn` with the number of children."""
+    """Records each child's `to_import`; calls `on_spawn` with the number of children so far."""
 
     def __init__(self, scripts, on_spawn):
         super().__init__(scripts)
@@ -383,7 +383,7 @@ def test_first_import_of_a_trainable_begins_after_the_job_is_made(start, warm, m
     """
     A person may have replaced the study's trainable; the job names the current one.
 
-    An earlier import could be the import of the former trainable, and might fail or hang.
+    An import before the job is made could import the former trainable, and might fail or hang.
     """
     imports = "from pathlib import Path\nPath('imported').touch()\n"
     trainable = module(imports + "def train(config):\n    return 1.0\n")

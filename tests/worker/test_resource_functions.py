@@ -16,8 +16,8 @@ from studydb.worker.rule_code import trusted_code
 
 SIZES = (4, 3, 2, 1)
 """
-The creation of a study calls the function with a config that is sampled by seed 0. With the sizes
-in this order, this config has the size 1, which `wrong` accepts.
+The creation of a study calls the study's resource function with a config that is sampled by seed 0.
+With the sizes in this order, this config has the size 1, for which `wrong` gives a valid answer.
 """
 
 

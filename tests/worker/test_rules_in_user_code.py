@@ -25,7 +25,7 @@ def importable(monkeypatch):
 
 
 def asked(stage):
-    """Return for each call of the rule: the decider's pid, the trial's number, the steps read."""
+    """Return each call of the rule: the decider's pid, the trial's number, the results' steps."""
     path = stage.folder / "asked"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(pid), int(number), eval(steps)) for pid, number, steps in _split(lines)]

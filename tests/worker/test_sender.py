@@ -38,7 +38,7 @@ def name_of(pid):
 
 
 def sender_of(attempt):
-    """Wait until the attempt's process has a sender; return its pid."""
+    """Wait until the attempt's process has a sender; return the sender's pid."""
 
     def found():
         return [pid for pid in children_of(attempt.child.process.pid) if name_of(pid) == NAME]
@@ -53,7 +53,7 @@ def make_model(step=1):
 
 
 def two_steps(config, trial):
-    checkpoint_saves.LARGE_BYTES = 1  # in the trial's process alone
+    checkpoint_saves.LARGE_BYTES = 1  # changed in the trial's process alone
     trial.report({"loss": 1}, checkpoint=make_model())
     trial.report({"loss": 2})
 

@@ -44,7 +44,7 @@ def devices(tmp_path):
 
 @pytest.fixture
 def server():
-    """A fork server for one test, which may suspend it or lower its limits."""
+    """A fork server for one test; the test may suspend the server or lower the server's limits."""
     with closing(ForkServer()) as server:
         yield server
 

@@ -20,7 +20,7 @@ SHORT_TIMEOUTS = {
     "worker.supervisor.STOPPING_TIMEOUT_S": STOPPING_TIMEOUT_S,
     "worker.supervisor.LATE_TIMEOUT_S": LATE_TIMEOUT_S,
 }
-"""Values for `constants=` of `Stage.start`; the timeouts are shorter than the defaults."""
+"""Values for `constants=` of `Stage.start`; no timeout is longer than its default."""
 
 
 class Standby:

@@ -20,7 +20,7 @@ PATIENCE_S = 10.0
 
 
 class Zombie(ScriptedChild):
-    """A child that asks to upload an object, writes it once the lease is lost, and then flushes."""
+    """A child that asks for an upload, writes the object after the lease is lost, and flushes."""
 
     def __init__(self, supervised, store, clock, *, changed=None):
         self._supervised, self._store, self._clock = supervised, store, clock
@@ -41,7 +41,7 @@ class Zombie(ScriptedChild):
         super()._send_script()
 
     def _lose(self):
-        """Let another worker recover the trial and collect its uploads."""
+        """Recover the trial and collect the trial's uploads, as another worker would."""
         database, study = self._supervised.database, self._supervised.study
         for _ in range(2):
             self._clock.advance(LEASE_S + RENEWAL_S)

@@ -331,8 +331,8 @@ JOIN (
 LEFT OUTER JOIN trial ON trial.id = event.trial_id
 ORDER BY event.id DESC;
 
--- studydb/store/events.py last_error: Find, in the newest events, the last attempt that failed
---   or was lost for a known cause.
+-- studydb/store/events.py last_error: Find, in the newest events, the last attempt that failed,
+--   or was lost with a known cause.
 SELECT trial.number, anon_1.attempt, anon_1.data
 FROM (
     SELECT event.id AS id, event.trial_id AS trial_id, event.attempt AS attempt, event.kind AS

@@ -46,7 +46,7 @@ def unhurried(config, trial):
 
 
 def slow(config, trial):
-    """In 2 steps: touch `began-STEP`, wait for the step's gate, and report with a checkpoint."""
+    """At steps 1 and 2, touch `began-STEP`, await the step's gate, and report with a checkpoint."""
     step = trial.checkpoint.to_dict()["step"] if trial.checkpoint else 0
     while step < 2:
         step += 1

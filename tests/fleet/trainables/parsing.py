@@ -1,4 +1,4 @@
-"""Functions that parse a command line, which a trial does not have, or read `trial.config`."""
+"""Functions that read `trial.config`, or parse `sys.argv`, where a trial gets no arguments."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""A trainable, and resource functions, which compute a trial's request from its config."""
+"""A trainable, and functions that compute a trial's request for resources from its config."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ def wrong(config):
     """
     From `size` 3 on, fail or answer wrongly as `how` says, until the file "corrected" exists.
 
-    If `how` is "shapes", each size asks for a different amount.
+    If `how` is "shapes", the answers are valid, but each size asks for a different amount.
     """
     if config["size"] < 3 or (Path(config["folder"]) / "corrected").exists():
         return {"licence": 1}

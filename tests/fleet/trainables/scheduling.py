@@ -1,4 +1,4 @@
-"""A trainable, and custom schedulers: some work, and each of the others fails in its own way."""
+"""A trainable, and custom schedulers: some are correct, and the others fail in various ways."""
 
 import math
 import os

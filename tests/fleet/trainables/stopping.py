@@ -35,7 +35,11 @@ class TooSlow(studydb.StopRule):
 
 @dataclass(frozen=True)
 class Broken(studydb.StopRule):
-    """From `step` on, call the method `how`, or stop the trial if the gate "corrected" is open."""
+    """
+    From `step` on, call the method that `how` names.
+
+    If the gate "corrected" is open, stop the trial instead.
+    """
 
     how: str
     folder: str = ""
