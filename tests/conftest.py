@@ -38,7 +38,7 @@ class FakeClock:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what this run leaves out (README.md), and without PgBouncer the tests that need it."""
+    """Deselect what this run leaves out (README.md); if PgBouncer is missing, also its tests."""
     left_out = set() if _single_tests_are_named(config) else nightly.left_out(items)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
@@ -61,7 +61,7 @@ def isolated_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     """
     Hide the developer's settings, storage and signing key from tests; limit OpenMP to one thread.
 
-    Tests get a new home. `PG` variables stay if STUDYDB_TEST_DSN is set.
+    Tests get a new home. Variables that begin with `PG` stay if STUDYDB_TEST_DSN is set.
     """
     home = tmp_path_factory.mktemp("home")
     foreign = (

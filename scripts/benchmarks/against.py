@@ -28,8 +28,8 @@ LEAST_RATIO = 0.95
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 NOTE = (
-    "Medians of slices that took turns, their ratio, and the ratio's bootstrap interval. Slower: "
-    f"the ratio is below {LEAST_RATIO}, and the interval does not include 1."
+    "Medians of slices that took turns, their ratio, and the ratio's bootstrap interval. A row is "
+    f'"slower" if the ratio is below {LEAST_RATIO} and the interval does not include 1.'
 )
 
 
@@ -42,8 +42,8 @@ class Subject:
         contenders: The contenders of `build` that run studydb; no others are measured.
         build: The function that becomes `Plan.build` (see teams.py), as "module:function".
         options: Returns `Plan.options` for a database's URL.
-        fill: A function to call with the URL and `fill_options` before each warm-up and each slice,
-            as "module:function"; None to call nothing.
+        fill: A function, as "module:function", to call with the URL and `fill_options` before each
+            warm-up and each slice; None to call nothing.
     """
 
     unit: str
@@ -94,7 +94,7 @@ def compare(subject: Subject, commit: str, turns: Turns, *, storage: str = "post
     By default there are nine rounds, with one process and with eight.
 
     Raises:
-        SystemExit: See `show`.
+        SystemExit: The working tree is slower (see `Comparison.is_slower`); the exit code is 1.
     """
     rounds, sizes = given("rounds", ROUNDS), given("processes", PROCESSES)
     with ExitStack() as stack:
@@ -180,7 +180,7 @@ class _Process:
         self._process.communicate()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method of the `Version` in the process, by its name; return the answer."""
+        """Call the method `name` of the `Version` in the process; return the method's answer."""
         assert self._process.stdin is not None
         print(json.dumps([name, *arguments]), file=self._process.stdin, flush=True)
         return self._answer()

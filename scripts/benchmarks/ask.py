@@ -35,10 +35,10 @@ SUBJECT = Subject(
 @options.against
 def ask(*, turns: options.Turns, commit: str | None) -> None:
     """
-    Asks per second, on PostgreSQL, in a space of 3 params and in a nested space of the same params.
+    Asks per second, on PostgreSQL, in a flat space and in a nested space of the same 3 params.
 
-    The flat space is compared with one raw statement that makes the same trial, and the nested
-    space with the flat space.
+    An ask in the flat space is compared with one raw statement that writes the same rows. An ask in
+    the nested space is compared with an ask in the flat space.
     """
     if commit is not None:
         compare(SUBJECT, commit, turns)

@@ -24,7 +24,7 @@ FREE, SNAPSHOT, BACKED_OFF = "free", "an old snapshot", "trials that back off"
     "--backed-off",
     type=click.IntRange(1),
     default=20_000,
-    help="Trials that have failed, and cannot be claimed before their back-off ends.",
+    help="Trials that back off: they cannot be claimed during the run.",
 )
 @options.number_of_rounds(20, "Number of slices into which the claims are divided.")
 @options.fsync

@@ -40,7 +40,12 @@ _SPAWN = multiprocessing.get_context("spawn")
     multiple=True,
     default=("throughput", "memory", "loop"),
 )
-@click.option("--megabytes", type=click.IntRange(1), default=2048, help="The directory's size.")
+@click.option(
+    "--megabytes",
+    type=click.IntRange(1),
+    default=2048,
+    help='Size of the directory in "throughput" and "memory".',
+)
 @click.option("--loop-megabytes", type=click.IntRange(1), default=200, help="Size of each save.")
 @click.option("--every", type=click.FloatRange(0.1), default=5.0, help="Seconds between saves.")
 @click.option("--steps", type=click.IntRange(1), default=6, help="Saves of each loop.")
@@ -63,7 +68,7 @@ def checkpoints(
     restores the directory; the table shows how much the memory of worker, trial and sender grows.
     "loop" compares three training loops: without saves, with saves by studydb, and with uploads by
     fsspec in a thread. Each round runs the three loops in another order. The loss of a loop with
-    saves is the share by which it takes longer than the loop without saves of the same round. In
+    saves is the share by which this loop takes longer than the round's loop without saves. In
     "loop", the server runs with the lowest priority (nice 19), because it stands for a server on
     another host. The exit code is 1 if the throughput is below 0.7 of the library's, the memory
     grows by 200 MB or more, or the median loss with studydb is at least 5 %. The folder of the run
@@ -175,7 +180,7 @@ def _memory(url: str, source: Path, folder: Path) -> dict[str, Any]:
 
 
 def _peak_until(worker: WorkerProcess, mark: Path) -> float:
-    """Return the peak of `_processes`' summed memory (MB) until `mark` exists; delete `mark`."""
+    """Return the peak of the processes' total memory in MB until `mark` exists; delete `mark`."""
     peak_bytes, deadline_s = 0, time.monotonic() + RUN_TIMEOUT_S
     while not mark.exists() or not peak_bytes:
         assert time.monotonic() < deadline_s, worker.output()

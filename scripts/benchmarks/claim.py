@@ -34,7 +34,8 @@ WAITING_PER_S = 10_000
     type=click.IntRange(1, 64),
     multiple=True,
     metavar="N",
-    help="Also measure studies whose trials have N different requests for resources. Repeatable.",
+    help="Also measure a study with N different requests for resources among its trials. "
+    "Repeatable.",
 )
 @click.option(
     "--waiting",

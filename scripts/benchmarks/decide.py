@@ -38,8 +38,8 @@ DATABASES = {OURS: "ours", RAW: "raw"}
 
 REPORTS_PER_S = 600
 """
-How many RUNNING trials are made per client and second of a slice. Each report takes one of them,
-and a client makes fewer reports in a second.
+How many RUNNING trials are made per client and second of a slice. Each report takes one of these
+trials, and a client makes fewer reports in a second than this number.
 """
 
 
@@ -95,9 +95,10 @@ def decide(*, scheduler: str, entries: Sequence[int], turns: options.Turns) -> N
     "median": reports that are all judged (interval=1), and reports of which one in ten is judged
     (interval=10), in reports per second.
 
-    "hyperband": a rung with as many members as the largest --entries closes, while workers report
-    and get trials in other brackets. The table shows how long the workers' calls took: in the
-    --seconds before the rung could close, and after that until the rung's last trial was given up.
+    "hyperband": a rung closes while workers report and get trials in other brackets. The rung has
+    as many members as the largest --entries. The table shows how long the workers' calls took in
+    the --seconds before the rung could close, and from that moment until the rung's last trial was
+    given up.
     """
     sizes = list(dict.fromkeys(entries))
     with places.postgresql_server(fsync=turns.fsync) as server:
@@ -202,7 +203,7 @@ def _promotion(
     rungs = [RungKey(0, loading.MILESTONE)]
 
     def fill(url: str, size: int) -> None:
-        waiting = size - size // 3  # of three trials one was promoted
+        waiting = size - size // 3  # a third of the trials was promoted
         rung_filling.load(url, PROMOTION, trials=size, waiting=waiting, rungs=rungs)
 
     filled = Filled((REPORT, TURN), fill, build_promotion, makes_trials=(TURN,))

@@ -26,8 +26,10 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 @click.command()
-@click.option("--trials", type=click.IntRange(10), default=50_000, help="Trials of ten results.")
-@options.number_of_rounds(5, "How often each data frame is read.")
+@click.option(
+    "--trials", type=click.IntRange(10), default=50_000, help="Trials, each with ten results."
+)
+@options.number_of_rounds(5, "How many times each contender reads each data frame.")
 @click.option("--with-optuna", is_flag=True, help="Also measure Optuna's trials_dataframe.")
 @options.fsync
 @options.as_json

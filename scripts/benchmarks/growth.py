@@ -26,7 +26,8 @@ def growth(*, trials: tuple[int, int], rounds: int, calls: int, fsync: bool, as_
     Milliseconds per call in a small study and in a large one, on PostgreSQL.
 
     The operations are claim, ask, a report without a decision, a report judged at a rung that all
-    trials have entered, the reads of a status page, and the best trials. COPY loads the studies.
+    loaded trials have entered, the read of the overview that `studydb status` shows, and the read
+    of the best trials. COPY loads the studies.
     """
     with ExitStack() as stack:
         server = stack.enter_context(places.postgresql_server(fsync=fsync))

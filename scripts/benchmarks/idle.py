@@ -107,8 +107,8 @@ class Found:
     "rest_s",
     type=click.FloatRange(0, 600),
     default=4.0,
-    help="The least seconds before an enqueue, pause or resumption. Workers look more often after "
-    "they have claimed a trial, so a smaller value gives shorter times.",
+    help="At least this many seconds pass before an enqueue, pause or resumption. Workers look "
+    "more often after they have claimed a trial, so with a smaller value they notice sooner.",
 )
 @options.number_of_rounds(40, "Enqueued trials; the study is paused once for every 8 of them.")
 @options.fsync

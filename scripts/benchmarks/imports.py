@@ -13,5 +13,5 @@ assert sklearn.datasets
 
 
 def train(_config: dict[str, Any]) -> dict[str, float]:
-    """Report the time of the call by the host's clock, which a server on this host uses, too."""
+    """Report the time of the call by the host's clock, which PostgreSQL on this host uses, too."""
     return {"loss": 0.0, "called_s": time.time()}

@@ -42,9 +42,9 @@ def search(
     Run a study to its end with worker processes on SQLite, and kill some of them by SIGKILL.
 
     A worker is killed when a random number of epochs has been trained; then another worker is
-    started. All trials write each trained epoch to a log. `n_after_decision` is the number of
-    epochs that were trained after the decision to end or pause their trial: those with a stored
-    result are counted in the study's rows, the others in the log.
+    started. Each trial writes its trained epochs to a log. `n_after_decision` is the number of
+    epochs that were trained after the decision to end or pause their trial. Epochs with a stored
+    result are counted in the study's rows, and the other epochs in the log.
 
     Args:
         curves: The errors of each trial after each epoch; the index is the number of the trial.

@@ -91,9 +91,9 @@ def loops(
     Each loop is a thread with one connection: it claims a PENDING trial or asks for a new one,
     reports a batch, and finishes with a second batch. Before the measurement each loop claims and
     asks once, because PostgreSQL needs seconds to plan the statements of all connections. Errors
-    are counted, and a report or finish is not sent again. The exit code is 1 if there is an error,
-    if a trial that was started does not have exactly one attempt, or if the counter of TERMINATED
-    trials is wrong.
+    are counted, and a failed report or finish is not sent again. The exit code is 1 if there is an
+    error, if a trial that was started does not have exactly one attempt, or if the counter of
+    TERMINATED trials is wrong.
     """
     with (
         places.postgresql_server(fsync=fsync, connections=loops + SPARE_CONNECTIONS) as server,

@@ -23,8 +23,9 @@ against = click.option(
     "--against",
     "commit",
     metavar="COMMIT",
-    help="Compare the working tree with COMMIT instead of with other contenders, by default in 9 "
-    "rounds. The exit code is 1 if the tree is slower by more than 5 % and by more than noise.",
+    help="Compare the working tree with COMMIT, not with other contenders. With --against, the "
+    "default of --rounds is 9. The exit code is 1 if the ratio of the speeds is below 0.95 and the "
+    "ratio's bootstrap interval does not include 1.",
 )
 
 

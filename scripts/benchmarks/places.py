@@ -13,7 +13,7 @@ from harness import postgres
 from studydb.db import migrate
 
 LONG_CHECKPOINTS = {"max_wal_size": "4GB", "checkpoint_timeout": "30min"}
-"""With default settings, a checkpoint would write a slice's pages to disk during a later slice."""
+"""With default settings, PostgreSQL's checkpoint of a slice's pages would run in a later slice."""
 
 
 @contextmanager

@@ -20,12 +20,14 @@ TIMEOUT_S = 1800.0
 @dataclass(frozen=True)
 class Program:
     """
-    A subcommand of scripts/bench that prints JSON; its workers import the studydb of its checkout.
+    A subcommand of scripts/bench that prints JSON.
+
+    In each of the two checkouts, the subcommand's workers import the studydb of that checkout.
 
     Attributes:
         unit: What is counted per second.
         arguments: The arguments of scripts/bench for one round.
-        rates: Computes units per second by contender from the JSON of a round.
+        rates: Computes each contender's units per second from the JSON of a round.
         processes: How many trials run at a time; the table shows this number.
     """
 
@@ -37,7 +39,7 @@ class Program:
 
 def compare_programs(program: Program, commit: str, *, as_json: bool) -> None:
     """
-    Run a benchmark in the working tree and in a commit in turns; show the ratio of the speeds.
+    Run a benchmark in the working tree and in a commit's checkout, in turns; show the ratios.
 
     Raises:
         SystemExit: The working tree is slower (see `Comparison.is_slower`); the exit code is 1.

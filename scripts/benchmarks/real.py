@@ -73,7 +73,7 @@ def real(
     commit: str | None,
 ) -> None:
     """
-    Seconds of a whole search, in which all contenders train the same configurations of a network.
+    Seconds of a whole search by each contender; all train the same configurations of a network.
 
     Each contender runs in a separate process. Ray's start-up is timed separately. Syne Tune polls
     every 0.1 s, and starts an interpreter for each trial.

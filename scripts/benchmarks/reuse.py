@@ -27,7 +27,7 @@ class Contender:
     A way to start attempts.
 
     Attributes:
-        trainable: A class of `benchmarks.resettable`.
+        trainable: The name of a class in `benchmarks.resettable`.
         start: The worker's `--start`.
         started: The value of `attempt.start` in the attempts that are counted.
     """

@@ -109,8 +109,8 @@ def show(outcome: Outcome, *, as_json: bool) -> None:
         return
     tables = [_table(outcome, size) for size in outcome.rates]
     note = (
-        "The second column is the median of a contender's slices; the contenders were measured "
-        "alternately. Each ratio divides two of these medians."
+        "The second column is the median of a contender's slices; the contenders took turns. "
+        "Each ratio divides two of these medians."
     )
     output.show_tables(*tables, note=note, conditions=outcome.conditions)
 

@@ -71,7 +71,7 @@ def save_and_die(config: dict[str, Any], trial: Any) -> None:
     In the first attempt save a directory and die; in the second attempt restore the directory.
 
     The benchmark measures the peak memory of the worker's processes before the save, during the
-    save, and from then to the end of the restore.
+    save, and from the end of the save to the end of the restore.
     """
     folder = Path(config["folder"])
     if trial.checkpoint is None:

@@ -93,9 +93,10 @@ def schedulers(
     The best error after 27 epochs that each scheduler finds in a search of --epochs epochs.
 
     `studydb.simulate` runs each scheduler on the curves of two tasks. All schedulers get the curves
-    in the same random orders; an epoch takes a second of simulated time. Only trials that were
-    trained for 27 epochs count. The column `after decision` counts the epochs that were trained
-    after the decision to end or pause their trial. The exit code is 1 if there is such an epoch.
+    in the same random orders; an epoch takes a second of simulated time. Only the errors of trials
+    that were trained for 27 epochs are compared. The column `after decision` counts the epochs that
+    were trained after the decision to end or pause their trial. The exit code is 1 if there is such
+    an epoch.
 
     With --kills, real worker processes on SQLite replay the curves, and some of them are killed.
     """

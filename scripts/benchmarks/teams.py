@@ -35,8 +35,8 @@ class Plan:
 
     Attributes:
         build: Called in each process; returns a step for each contender. The arguments are an
-            ExitStack for connections, the process's `index`, and `options`. `build` is pickled,
-            so it must be a function of a module.
+            ExitStack for connections, and as keywords the process's `index` and the entries of
+            `options`. `build` is pickled, so it must be a function of a module.
     """
 
     build: Callable[..., Mapping[str, Step]]

@@ -29,7 +29,7 @@ def trial(*, storage: str, without_optuna: bool, turns: options.Turns, commit: s
     Whole trials per second: ask, 10 reports, finish; random search of 3 params, FIFO.
 
     On PostgreSQL studydb is compared with Optuna's RDBStorage, and with raw psycopg in three forms:
-    several statements for each ask, report and finish, one statement for each of these, and two
+    several statements for each ask, report and finish; one statement for each of these; and two
     statements for a whole trial. On SQLite studydb is compared with Optuna's RDBStorage and
     JournalStorage. All contenders store the 3 params and 10 reports of each trial.
     """

@@ -115,7 +115,10 @@ def _ids(path: str, node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
 
 
 def differences(rows: Iterable[Row], marks: Mapping[str, Sequence[str]]) -> list[str]:
-    """List the tests that lack their row's marker, and markers whose row does not name the test."""
+    """
+    List the tests that lack their row's marker or do not exist, and the markers whose row does not
+    name the test.
+    """
     named = {(row.id, test) for row in rows for test in row.tests}
     marked = {(id_, test) for test, ids in marks.items() for id_ in ids}
     missing = [

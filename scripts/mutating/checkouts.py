@@ -15,8 +15,8 @@ from mutating.guards import ROOT, Guard
 COPIED = ("studydb", "alembic", "tests", "scripts", "workers", "pyproject.toml", "README.md")
 TIMEOUT_S = 3600.0
 """
-The limit for one run of pytest. The longest runs are those of whole files, and those before the
-first removal, which have the first tests of many guards.
+The limit for one run of pytest. Long runs are those of a whole file, and those that check the first
+tests of many guards together before the first removal.
 """
 
 WITHOUT_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -27,8 +27,8 @@ would compile changed files and tests again.
 
 EVERY_CASE = "STUDYDB_EVERY_CASE"
 """
-With the value 1 all tests and cases run, except the groups bench, gpu and oracle. Some guards are
-needed in only a few cases.
+With the value 1 all tests and cases run, except tests with the markers bench, gpu or oracle. Some
+guards are needed in only a few cases.
 """
 
 FAILED = 1
@@ -105,7 +105,8 @@ def copy(target: Path, **environment: str) -> Checkout:
     Copy the checkout into a new folder, and compile it.
 
     The bytecode has a hash of its source, by which Python notices each change. By default Python
-    compares size and time in seconds, and could miss the second of two changes within a second.
+    compares the source's size and its time in whole seconds. If a file changed twice within a
+    second, Python could miss the later change.
 
     Args:
         environment: Variables for the tests, besides those of this process.

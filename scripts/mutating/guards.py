@@ -172,7 +172,7 @@ def _named(node: ast.AST, parts: list[str]) -> Iterator[ast.stmt]:
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
     """
-    The statements of a block, with those inside its if, try and with statements.
+    The statements of a block, and those inside its `if`, `try` and `with` statements.
 
     Statements inside loops, `match` statements and `except` clauses are left out.
     """

@@ -1,5 +1,5 @@
 """
-Compare TPESampler in studydb.OptunaSearch with TPESampler in Optuna's own in-memory storage.
+Compare TPESampler in studydb.OptunaSearch with TPESampler in Optuna's own in-memory studies.
 
 studydb and Optuna search three closed-form functions, one trial at a time, with the same number of
 trials and the same seeds. The table shows the regret: the best value found minus the smallest value
@@ -54,7 +54,7 @@ OFFSETS = {"sgd": 0.5, "adam": 0.0, "rmsprop": 0.2}
 
 
 def training(params: Mapping[str, Any]) -> float:
-    """A smooth stand-in for an error of a network: best at lr=0.01, width=64, adam."""
+    """A smooth stand-in for a neural network's error: lowest at lr=0.01, width=64, adam."""
     rate, width = math.log10(params["lr"]) + 2, math.log2(params["width"]) - 6
     return rate**2 + 0.1 * width**2 + OFFSETS[params["optimizer"]]
 

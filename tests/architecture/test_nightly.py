@@ -1,4 +1,4 @@
-"""Which tests the markers `nightly` and `sampled` leave to the nightly run."""
+"""Which tests the default suite leaves out because of the markers `nightly` and `sampled`."""
 
 from collections import Counter
 

@@ -34,7 +34,7 @@ def test_no_file_is_longer_than_600_lines():
 
 
 def functions(paths: Iterable[Path]) -> Iterator[tuple[int, str]]:
-    """Yield the number of lines, with docstring, and the location of each function and method."""
+    """Yield the length in lines (with docstring) and the location of each function and method."""
     for path in paths:
         for lineno, end_lineno, name in spans(path):
             yield end_lineno - lineno + 1, f"{path}:{lineno} {name}"

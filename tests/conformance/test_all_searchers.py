@@ -79,7 +79,7 @@ def model_of(searcher, space):
 
 
 def observation(space, number, value=0.5, **facts):
-    """Return the observation of a completed trial; `facts` replace some of its fields."""
+    """Return the observation of a completed trial; `facts` replace fields of the observation."""
     usual = {
         "number": number,
         "params": RandomSearch().propose(space, seed=99, draw=number),

@@ -1,4 +1,4 @@
-"""The scheduler of docs/custom-schedulers.md judges as its page says, and studies end with it."""
+"""The scheduler of docs/custom-schedulers.md judges as the page says, and its studies end."""
 
 import math
 

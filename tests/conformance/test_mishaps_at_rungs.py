@@ -91,7 +91,7 @@ class AtFirstRung:
         return list_trials(self.database, self.study)
 
     def entries(self, number):
-        """The entries of a trial: milestone, step, attempt, score, whether it ranks and waits."""
+        """A trial's entries, each as (milestone, step, attempt, score, ranked, waiting)."""
         return rows(
             self.database,
             "SELECT g.step, e.step, e.attempt, e.score, e.ranked, e.waiting FROM rung_entry e "

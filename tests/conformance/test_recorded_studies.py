@@ -1,4 +1,4 @@
-"""Through the real operations, schedulers decide as Ray Tune and Syne Tune did on recorded reports."""
+"""On recorded reports, schedulers asked by operations decide as Ray Tune and Syne Tune did."""
 
 import json
 from itertools import count
@@ -74,7 +74,7 @@ def test_same_trials_go_on_at_each_rung_as_in_ray_tune(database, case):
 
 
 def promoted(worker) -> list[Run]:
-    """Do what the scheduler wants until it has nothing to resume; return the new attempts."""
+    """Promote and claim trials until the scheduler promotes none; return the new attempts."""
     runs = []
     while promote(worker.database, worker.study, worker.claimant()) is NextStep.CLAIM:
         runs.append(worker.claim())

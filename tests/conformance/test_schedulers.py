@@ -1,8 +1,8 @@
 """
-Run studies with every scheduler on both databases, in random orders, with and without mishaps.
+Run studies with every scheduler on both databases, with and without mishaps.
 
-To have a scheduler tested, add a line to SCHEDULERS; docs/schedulers.md says how to write a
-scheduler.
+The operations of a study run in a random order. To have a scheduler tested, add a line to
+SCHEDULERS; docs/schedulers.md says how to write a scheduler.
 """
 
 import pytest

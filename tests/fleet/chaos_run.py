@@ -35,7 +35,7 @@ class ChaosRun:
         scheduler: "FIFO" or "ASHA".
         kind: A key of `KINDS`.
         checkpoints: The URL of the store of checkpoints; None for the default store.
-        keep: Which checkpoints are kept, as a person types it; None for "last=1".
+        keep: The study's setting `keep`, as a person types the setting; None for "last=1".
         journal: The directory in which each attempt records its acknowledged steps.
     """
 
@@ -137,7 +137,7 @@ class ChaosRun:
         return verdicts
 
     def figures(self, study: studydb.Study) -> str:
-        """Say how many trials, attempts and resumptions there are, and how many results of each kind."""
+        """Return the numbers of trials, attempts, resumptions, results and acknowledgements."""
         tables = invariants.read_rows(study)
         attempts = sum(map(len, tables.attempts.values()))
         return (

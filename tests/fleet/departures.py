@@ -79,7 +79,7 @@ class Departures:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process has not ended; a zombie has ended."""
+    """Whether a process has not ended; a process with the status "zombie" has ended."""
     with suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False

@@ -97,7 +97,8 @@ class DisconnectedWorker:
         """
         Whether all trials of this worker are recovered; False in an outage.
 
-        If so, remember the rows of the worker's attempts: `changes` compares later rows with them.
+        If they are recovered, remember the rows of the worker's attempts: `changes` compares later
+        rows with these rows.
         """
         assert self._id is not None
         if still_holds(self._study, self._id):

@@ -30,7 +30,7 @@ _TICK_S = 0.02
 TARGETS = ("worker", "worker", "child", "child", "fork server", "template")
 TARGETS_OF_COMMANDS = ("worker", "worker", "fork server", "child", "command", "program")
 """
-The kinds of processes to kill. Each kill draws one entry, so a kind that is named twice is killed
+The kinds of processes to kill. Each kill draws one entry, so a kind that is named twice is drawn
 twice as often. If trials are commands, the child starts the command, which starts the program.
 """
 

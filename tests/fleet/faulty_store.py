@@ -288,8 +288,8 @@ def _first_proxy(backend: int, numbers: Iterator[int]) -> _Proxy:
     """
     Listen on a port that Linux, by default, gives to no outgoing connection.
 
-    Otherwise, while the proxy is away, Linux could give this port to a client that connects to it,
-    and the client would be connected to itself.
+    While the proxy is away, a client that connects to any other port could get that same port as
+    its own from Linux, and would then be connected to itself.
     """
     for port in random.sample(_PORTS, len(_PORTS)):
         with suppress(OSError):

@@ -29,7 +29,7 @@ class HostUser:
             os.chown(self.folder, uid, uid)
 
     def run(self, *arguments: str, environment: Mapping[str, str]) -> None:
-        """Run a command to its end."""
+        """Run a `studydb` command as this user, and wait for its end."""
         subprocess.run(
             self._command(arguments),
             cwd=TRAINABLES,

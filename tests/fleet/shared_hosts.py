@@ -61,7 +61,7 @@ class Run:
     The records of one run, and checks of what must hold for it.
 
     Attributes:
-        capacities: What each worker offers, by the worker's mark.
+        capacities: What each worker offers, by `WorkerProcess.mark`.
         offers: What each worker offers, by the id of the worker's row.
         lives: By the id of the worker's row: when the row was made, and when the worker's last
             trial ended, in seconds since the first attempt began.
@@ -78,7 +78,7 @@ class Run:
     kills_s: list[float] = field(default_factory=list)
 
     def oversubscribed(self) -> list[str]:
-        """List each resource of which trials at one time used more than their worker offers."""
+        """List each resource of which a worker's trials together used more than was offered."""
         wrong: list[str] = []
         by_worker: dict[str, list[Span]] = defaultdict(list)
         for span in self.spans:

@@ -1,4 +1,4 @@
-"""A study on a fresh database, its workers, and gates at which its trainables wait for the test."""
+"""A study, its workers, and gates at which its trials wait for the test."""
 
 import io
 import os

@@ -53,8 +53,9 @@ def expect_no_connection(of_child, of_fork_server):
     assert [*kinds.values()].count("socket") == 1
     inherited = {target for number, target in of_child.items() if number in kinds}
     assert not inherited & set(of_fork_server.values())
-    # The attempt was started warm, so the parent process is the template. Like a fork server, the
-    # template has a socket to the worker, and both ends of the socket pair that wakes the template.
+    # The attempt was started warm, so its parent process is the template, not the fork server. Like
+    # a fork server, the template has a socket to the worker, and both ends of the socket pair that
+    # wakes the template.
     assert [target.partition(":")[0] for target in of_fork_server.values()].count("socket") == 3
     opened = [*of_child.values(), *of_fork_server.values()]
     assert not [target for target in opened if "studydb.db" in target]

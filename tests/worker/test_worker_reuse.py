@@ -42,7 +42,7 @@ def starts(stage, number):
 
 
 def enqueue(stage, *values, **more):
-    """Create a study with a trial for each value of `x`; they run in the order of the values."""
+    """Create a study, and enqueue a trial for each value of `x`, in the order of the values."""
     trainable = more.pop("trainable", "classes:Reused")
     space = {"x": X, **more.pop("space", {})}
     stage.create(trainable, num_trials=more.pop("num_trials", len(values)), space=space, **more)
@@ -132,7 +132,7 @@ def test_trial_after_a_fault_gets_a_new_process_and_no_other_trial_is_harmed(sta
     assert [stage.steps(number) for number in range(3)] == [[1, 2, 3, 4]] * 3
 
 
-# how a waiting process ends
+# how a waiting or reused process ends
 
 
 def waiting_worker(stage, **options):
@@ -207,7 +207,7 @@ def test_sigterm_and_grace_end_a_trial_in_a_reused_process(stage):
     assert starts(stage, 1) == ["reused"]
 
 
-# children whose messages are not trusted
+# scripted children, which may send wrong messages
 
 KEPT = wire(Ended(End.COMPLETED, kept=True))
 BEGAN = wire(Began(0.0))
@@ -313,8 +313,8 @@ class Lingering(ReusedChild):
     A child that does not end when told to.
 
     Attributes:
-        cleanups: One pair, recorded when the worker first waits for the child's end with a timeout.
-            The pair has this timeout in seconds, and the last attempt's stored start and reason.
+        cleanups: One entry, made when the worker first waits for the child's end with a timeout:
+            this timeout in seconds, and the row of `attempts` for the last attempt.
     """
 
     def __init__(self, interruption, database):

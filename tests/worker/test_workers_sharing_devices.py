@@ -3,7 +3,7 @@ Workers of two users and two databases share the devices of a host, and are kill
 
 The trials record when they start and end. According to these records, the parts of a card that
 trials hold at the same time never sum to more than 1, and each card is used again after the last
-kill. `STUDYDB_NIGHTLY=1` kills 100 workers instead of 3.
+kill. With `STUDYDB_NIGHTLY=1`, the test kills 100 workers instead of 3.
 """
 
 import json
@@ -39,7 +39,13 @@ WORK = ("worker", "--study", "staged", "--wait", "--lease", str(LEASE_S))
 
 @dataclass(frozen=True)
 class Span:
-    """When a trial held a card or a part of it; the trial's last recorded time is the end."""
+    """
+    When a trial held a card or a part of the card.
+
+    Attributes:
+        end_s: The trial's last recorded time.
+        was_second: Whether the trial has met a conflicting lock of another trial.
+    """
 
     mark: str
     visible: str
@@ -78,7 +84,7 @@ class Place:
         return any((self.folder / "held").glob(f"{self.worker.mark}-*"))
 
     def replace(self):
-        """Kill the worker, every other time with all of its processes, and start another one."""
+        """Kill the supervisor, or every other time the whole worker; start another worker."""
         self.kills += 1
         (self.worker.kill if self.kills % 2 else self.worker.end)()
         self.start()
@@ -86,7 +92,7 @@ class Place:
 
 @pytest.fixture
 def folder():
-    """A folder in which every user may write, with a file for each card that trials lock."""
+    """A folder in which every user may write. For each card it has a file, which trials lock."""
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         for each in (folder, folder / "held"):
@@ -118,7 +124,7 @@ def spans(folder):
 
 
 def starts_over_a_whole_card(found):
-    """Return the card and time of each start after which trials hold more than the whole card."""
+    """Return card and time of each trial's start at which the held parts sum to more than 1."""
     return [
         (card, span.start_s)
         for card in UUIDS

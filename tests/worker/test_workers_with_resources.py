@@ -20,7 +20,11 @@ def seen(stage):
 
 
 def devices(stage, n):
-    """Find the devices of completed attempts; an attempt that got no device gave its trial back."""
+    """
+    Find the devices of completed attempts.
+
+    The other attempts got no device, and so gave their trials back.
+    """
     return sorted(
         name
         for number in range(n)

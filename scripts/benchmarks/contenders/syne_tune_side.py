@@ -10,7 +10,7 @@ from benchmarks.contenders import syne_tune_train
 from benchmarks.contenders.task import METRIC, SPACE, read_task, say, timed
 
 POLLING_S = 0.1
-"""With the default of 5 s most trials run past the step at which they should stop."""
+"""With the default of 5 s, most trials run past the step at which they should stop."""
 
 
 def scheduler_of(task: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from benchmarks.contenders.task import METRIC, SPACE, epochs_of
 
 
 def main() -> None:
-    from syne_tune import Reporter  # noqa: PLC0415  syne_tune_side imports this file before it sets SYNETUNE_FOLDER
+    from syne_tune import Reporter  # noqa: PLC0415  syne_tune_side sets SYNETUNE_FOLDER after it has imported this file
 
     parser = ArgumentParser()
     parser.add_argument("--epochs", type=int)

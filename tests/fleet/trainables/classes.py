@@ -76,7 +76,7 @@ class WaitsAtItsEnd(Counting):
 
 
 class KilledAtItsEnd(Counting):
-    """Its first attempt dies after its last step is saved and before its trial ends."""
+    """Kills its process once, after the last step is saved and before the trial ends."""
 
     def cleanup(self):
         super().cleanup()
