@@ -1,7 +1,7 @@
 """
-Store the worst entry that a closed rung keeps; index rungs, and trials paused with a study.
+Store the ordinal of the worst entry that a closed rung keeps; index rungs, and paused trials.
 
-The index `rung_live` has the open rungs, and the closed rungs at which trials still wait.
+The index `rung_live` has the open rungs, and the closed rungs that are not marked as over.
 """
 
 import sqlalchemy as sa

@@ -5,7 +5,7 @@ Later versions of Syne Tune have no ASHA by promotion. Version 0.13 needs numpy 
 this file in a separate environment: `pip install syne-tune==0.13.0 'numpy<1.27'`.
 
 All rungs have the quantile 1/eta, as in ASHA's paper. The quantile of Syne Tune's own scheduler is
-a milestone divided by the next milestone (by max_t at the last rung), which is not always 1/eta at
+a milestone divided by the next milestone (by max_t at the last rung), which need not be 1/eta at
 the last rung.
 
 At each rung, the cutoff is compared with the best value of the trials that were not promoted. A

@@ -31,7 +31,7 @@ CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
 
 class Restored:
     """
-    A checkpoint that was fetched, such as `trial.checkpoint`, from which an attempt starts.
+    A checkpoint that was fetched. For example, an attempt starts from `trial.checkpoint`.
 
     Attributes:
         step: The last step that the checkpoint contains.

@@ -245,7 +245,7 @@ class _TrialProcess:
         try:
             _make_directory(job, trial)
         except OSError as cause:
-            # An error not in _HOST_ERRORS comes from what an earlier attempt did to the directory.
+            # Any error not in _HOST_ERRORS is taken for the work of an earlier attempt.
             end = End.UNPREPARED if cause.errno in _HOST_ERRORS else End.FAILED
             return Ended(end, failure_of(cause))
         # Without a seed, all children, as copies of one process, would get the same random numbers.

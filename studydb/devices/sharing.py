@@ -49,7 +49,7 @@ class _Use:
 
 class Turns:
     """
-    The turns of one worker; its slots share the object.
+    How one worker shares its devices with other workers; its slots share the object.
 
     Args:
         names: The names of the lock files, in the order of the worker's devices.

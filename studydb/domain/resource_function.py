@@ -37,7 +37,7 @@ class ResourceFunction:
         Describe a function by its import path.
 
         Args:
-            name: The name of the value in errors.
+            name: What error messages call the function.
 
         Raises:
             InvalidSpec: Workers cannot import the function.

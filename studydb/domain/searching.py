@@ -128,7 +128,7 @@ class Model(Protocol):
 
         The caller holds no transaction, because this method may take minutes. The caller drops
         points that the study already has. If points are then missing, the caller calls this method
-        again, a few times, with a draw of 2**64 or more.
+        up to three times more, with draws of 2**64 or more, which no trial has.
 
         Args:
             draw: The draw of the first point. All random numbers come from the seed and this draw.

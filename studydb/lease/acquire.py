@@ -139,7 +139,7 @@ class Acquirer:
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether the last search raised an error; a trial may have been claimed all the same."""
+        """Whether the last search was cut short by an error; it may still have claimed a trial."""
         return self._again
 
     def _may_succeed(self) -> bool:
@@ -178,8 +178,8 @@ class Acquirer:
         if step is not NextStep.START_NEW:
             self._end_wait()
             return None
-        # An ask that was sent above made no trial while PENDING trials could be claimed. By now,
-        # other workers may have claimed these trials.
+        # An ask above made no trial if a PENDING trial could be claimed. Other workers may have
+        # claimed that trial by now, so this ask has no such condition.
         asked = self._ask(again=again, if_nothing_waits=False)
         if asked is not None:
             self._claims_first = False

@@ -132,7 +132,11 @@ class Buffer:
             self.tally = None
 
     def drop(self) -> None:
-        """Drop the results that wait: a verdict refuses them, or earlier results were dropped."""
+        """
+        Drop the results that wait.
+
+        The lease is lost, a verdict refuses the results, or earlier results were dropped.
+        """
         with self._lock:
             self._waiting.close()
 

@@ -1,8 +1,8 @@
 """
 A user's process as a worker: its row, its connections, its heartbeat and its flushing thread.
 
-The threads hold this worker, but not the `OwnLoop` that asks for its trials. So when the user has
-dropped the loop and its trials, the flushing thread can end the worker.
+The threads have a reference to this worker, but none to the `OwnLoop` that asks for trials. So when
+the user has dropped the loop and its trials, the flushing thread can end the worker.
 """
 
 import atexit

@@ -106,7 +106,8 @@ def retry_until(deadline: float | None, call: Callable[[], Answered]) -> Answere
     Repeat a call until it returns, up to a time by the monotonic clock.
 
     Raises:
-        TimeoutError: The database did not answer before the deadline, or for `PATIENCE_S`.
+        TimeoutError: There is a deadline, and the database did not answer until then, or not for
+            `PATIENCE_S` if that time ends first.
         StorageTransient: There is no deadline, and the database did not answer for `PATIENCE_S`.
     """
     if deadline is None:
@@ -133,7 +134,7 @@ def locked_until(lock: "threading.RLock", deadline: float | None) -> Iterator[No
     left_s = threading.TIMEOUT_MAX if deadline is None else deadline - time.monotonic()
     try:
         if not lock.acquire(timeout=min(max(0.0, left_s), threading.TIMEOUT_MAX)):
-            raise TimeoutError("Another thread of this process was asking until the timeout.")
+            raise TimeoutError("Another thread of this process was in study.ask() all this time.")
         yield
     finally:
         with suppress(RuntimeError):  # this thread does not hold it

@@ -3,7 +3,8 @@ Rungs that close: the best of the trials that wait there are kept, and the other
 
 The transaction that closes a rung uses the index of waiting trials to find the worst trial that is
 kept, and stores only this trial's position (score and ordinal). Later transactions end the trials
-after this position, 100 at a time. The stored position never changes.
+after this position, 100 at a time, except those that a person has paused. The stored position never
+changes.
 """
 
 import math

@@ -325,7 +325,7 @@ def fitting_elsewhere(txn: Txn, *, study_id: int, fits: Sequence[str]) -> list[s
     """
     Return the classes that are not in `fits`, but would fit a live worker if nothing ran on it.
 
-    The live worker may be the caller's own, if the trials that it runs use what the class needs.
+    This includes classes that would fit the caller's own worker if it ran nothing.
     """
     offered = capacities(txn, study_id=study_id)
     return [

@@ -228,7 +228,7 @@ class _FailurePrinter:
 
 class RuleProcess:
     """
-    A decider for a study's rules, scheduler and resource function, in a process that is no worker.
+    A decider that a process other than a worker starts, for a study's code that decides.
 
     The first question starts the decider and its fork server.
     """

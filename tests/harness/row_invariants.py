@@ -38,7 +38,7 @@ PROMISES = {
     "n_counted is at most num_trials": """
         SELECT n_counted FROM study WHERE id = {study} AND n_counted > num_trials
     """,
-    "with max_concurrent, at most so many trials run, and n_running is their number": """
+    "if max_concurrent is set, n_running counts the RUNNING trials, and is not above it": """
         SELECT s.n_running, r.n FROM study s,
             (SELECT count(*) AS n FROM trial WHERE study_id = {study} AND state = 'RUNNING') r
         WHERE s.id = {study} AND s.max_concurrent IS NOT NULL

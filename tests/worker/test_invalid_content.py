@@ -70,7 +70,7 @@ INVALID = {
     "an empty frame": framed(b""),
     "a frame over its limit": struct.pack("!II", 2**31, 0),
     "the end STOPPED, although nothing stopped the attempt": wire(Ended(End.STOPPED)),
-    "the end GIVEN_BACK of a function": wire(Ended(End.GIVEN_BACK)),
+    "the end GIVEN_BACK, although the trainable is not a command": wire(Ended(End.GIVEN_BACK)),
     "the end LOST, although the attempt has its lease": wire(Ended(End.LOST)),
     "the end UNPREPARED, although the attempt has reported": reported()
     + wire(Ended(End.UNPREPARED)),

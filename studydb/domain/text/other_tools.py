@@ -1,9 +1,9 @@
 """
 A table that tells, for other tools' words, what to write in studydb; errors quote this table.
 
-The errors are about unknown names: attributes (of the package, a study or a trial), keywords,
-commands, options and specs. Remove a word from the table when the package `studydb` gets a public
-name or a module of that spelling.
+Most of these errors are about unknown names, such as attributes, keywords, commands, options and
+specs. Remove a word from the table when the package `studydb` gets a public name or a module of
+that spelling.
 """
 
 from collections.abc import Callable, Iterable, Iterator
