@@ -1,5 +1,5 @@
 """
-Store the ordinal of the worst entry that a closed rung keeps; index rungs, and paused trials.
+Store the ordinal of a closed rung's worst kept entry; index rungs, and trials paused with a study.
 
 The index `rung_live` has the open rungs, and the closed rungs that are not marked as over.
 """

@@ -48,7 +48,7 @@ TAKE = """
 
 
 def fill(url: str, *, workers: int, per_worker: int) -> None:
-    """Make trials until each worker (id 1 to `workers`) has `per_worker` trials without results."""
+    """Make RUNNING trials until each worker (1 to `workers`) has `per_worker` without results."""
     with postgres.connect(url) as connection:
         connection.execute(FILL, {"workers": workers, "each": per_worker})
         connection.execute("VACUUM (ANALYZE) trial")

@@ -17,8 +17,9 @@ from studydb.operations.reads import best_trials
 
 SCOPES = {"all": 0, "last": 1, "avg": 0, "last-5-avg": 5, "last-10-avg": 10}
 """
-For each scope, how many of a trial's last values are used (0: all values). Scope "all" takes the
-best of these values, "last" takes the last value, and the other scopes take the mean.
+For each scope, how many of a trial's last values of the metric are used (0: all values). Scope
+"all" takes the best of these values, "last" takes the last value, and the other scopes take the
+mean.
 """
 
 

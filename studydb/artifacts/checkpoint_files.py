@@ -31,7 +31,7 @@ CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
 
 class Restored:
     """
-    A checkpoint that was fetched. For example, an attempt starts from `trial.checkpoint`.
+    A checkpoint that was fetched. An example is `trial.checkpoint`, from which an attempt starts.
 
     Attributes:
         step: The last step that the checkpoint contains.

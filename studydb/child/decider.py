@@ -200,7 +200,7 @@ def _staleness(began_ns: int) -> Staleness | None:
 def _reason_against(staleness: Staleness | None) -> str | None:
     if staleness is None:
         return None
-    with suppress(OSError):  # this host does not show the memory of a process
+    with suppress(OSError):  # for example, this process can open no more files
         return staleness.reason_after_trial()
     return None
 

@@ -1,1 +1,1 @@
-"""The command line: a file per command or group of commands, imported when one is called."""
+"""The command line: a file per command or group, imported when one of its commands is called."""

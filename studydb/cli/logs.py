@@ -44,7 +44,7 @@ def logs(
 
     Of each stream the last 5 to 10 MiB are kept. If the output's files are not on this host, the
     last bytes of the output are printed from the database. For a terminal, colours are removed and
-    control characters escaped. A pipe gets the output unchanged.
+    control characters escaped. A pipe gets the bytes of the files unchanged.
     """
     with opened_study(storage, name) as study, ExitStack() as stack:
         number = study.number_of(trial)

@@ -19,7 +19,7 @@ from studydb.cli.printing import print_next
     metavar="S",
     help="The checkpoint of step S.  [default: the newest; with --remove, all]",
 )
-@click.option("--remove", is_flag=True, help="Remove pins that people made; those of trials stay.")
+@click.option("--remove", is_flag=True, help="Remove pins that people made; pins for trials stay.")
 @storage_option
 def pin(*, name: str, trial: int | str, step: int | None, remove: bool, storage: Storage) -> None:
     """

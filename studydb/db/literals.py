@@ -30,7 +30,7 @@ def literal(text: str) -> str:
 
 
 NOT_FINITE = f"({', '.join(map(literal, NUMBER_NAMES))})"
-"""The texts for NaN and ±Inf in JSON, and in columns of doubles on SQLite; see `encode_json`."""
+"""The texts for NaN and ±Inf in JSON, and in metrics' values on SQLite; see `encode_json`."""
 
 
 def postgresql_value(document: str, keys: Sequence[str], *, kind: ValueKind) -> str:

@@ -214,8 +214,8 @@ class Roles(Struct, frozen=True):
                     f"GRANT UPDATE ({', '.join(columns)}) ON {self._on([table])} TO {worker};"
                     for table, columns in WORKER_UPDATES.items()
                 ),
-                "-- A worker deletes proposals of taken draws, pins and uploads that are no longer",
-                "-- needed, and the rows of checkpoints whose bytes it has deleted.",
+                "-- A worker deletes pins and uploads that are no longer needed, proposals of",
+                "-- taken draws, and the rows of checkpoints whose bytes it has deleted.",
                 f"GRANT DELETE ON {self._on(WORKER_DELETES)} TO {worker};",
             )
         )

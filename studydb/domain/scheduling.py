@@ -47,8 +47,9 @@ class RungView(Struct, frozen=True):
         is_closed: Whether a `Close` of the rung has been carried out.
         closed_cutoff: The worst score that was kept when the rung closed; None if none was kept, or
             if the rung is open.
-        near: The scores of the rung's cut and of the entries beside it, by their ranks among the
-            entries that rank; rank 0 is the best. Only `judge` gets these scores.
+        near: The scores of the rung's cut (the worse of the two entries around the quantile) and of
+            the entries beside it, by their ranks among the entries that rank; rank 0 is the best.
+            Only `judge` gets these scores.
     """
 
     n: int

@@ -135,7 +135,8 @@ class Buffer:
         """
         Drop the results that wait.
 
-        The lease is lost, a verdict refuses the results, or earlier results were dropped.
+        Call this if the lease is lost, a verdict refuses the results, or earlier results were
+        dropped.
         """
         with self._lock:
             self._waiting.close()

@@ -22,9 +22,9 @@ no trial does, claims are the same as without this module.
 
 RESUME_SCAN_S = 2.0
 """
-For this many seconds after a scan of the whole queue, claims scan only the end of the queue. The
-end begins behind the last claimed trial. If trials ask for resources, the end begins with the first
-trial that the last read of the queues has found. The reason: while a transaction keeps an old
+For this many seconds after a scan of the whole queue, claims scan only the end of the queue. If no
+trials ask for resources, the end begins behind the last claimed trial; else it begins with the
+first trial that the last read of the queues has found. The reason: while a transaction keeps an old
 snapshot, PostgreSQL cannot remove the index entries of claimed trials, and a scan of the whole
 queue reads these entries, too (3 ms for 20,000 entries). A trial that returns to an earlier
 position waits for a scan of the whole queue.

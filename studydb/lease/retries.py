@@ -134,7 +134,9 @@ def locked_until(lock: "threading.RLock", deadline: float | None) -> Iterator[No
     left_s = threading.TIMEOUT_MAX if deadline is None else deadline - time.monotonic()
     try:
         if not lock.acquire(timeout=min(max(0.0, left_s), threading.TIMEOUT_MAX)):
-            raise TimeoutError("Another thread of this process was in study.ask() all this time.")
+            raise TimeoutError(
+                "Another thread of this process was in study.ask() until the timeout."
+            )
         yield
     finally:
         with suppress(RuntimeError):  # this thread does not hold it

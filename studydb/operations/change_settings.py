@@ -146,8 +146,8 @@ def change_settings(database: Database, study: Study, changes: Changes, request:
     Raises:
         UnknownTrial: One of the trials whose resources are to be changed does not exist.
         NotAllowed: The resources or a limit cannot be changed; see `set_resources`, `set_limits`.
-        InvalidSpec: The study has 64 different requests for resources already, and `resources`
-            would be one more.
+        InvalidSpec: `of_trials` is not empty, the study has 64 different requests for resources
+            already, and `resources` would be one more.
     """
     with suppress(Duplicate), database.begin() as txn:
         for index, (write, values) in enumerate(changes.writes()):

@@ -75,7 +75,8 @@ def previous(txn: Txn, checkpoint: Checkpoint) -> Checkpoint | None:
     """
     Find the newest kept checkpoint of the same trial that is older than this checkpoint.
 
-    If there is none, find the kept checkpoint, saved by another trial, from which this trial began.
+    If there is none, find the checkpoint from which this trial began, if it is a kept checkpoint of
+    another trial.
     """
     assert checkpoint.id is not None
     older = checkpoints.before(txn, trial_id=checkpoint.trial_id, checkpoint_id=checkpoint.id)

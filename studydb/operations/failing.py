@@ -12,7 +12,7 @@ from studydb.store import events
 
 
 def last_error(database: Database, study: Study) -> LastError | None:
-    """Find the last attempt that failed, or was lost for a known cause; see `events.last_error`."""
+    """Find the last attempt that failed or was lost with a known cause; see `events.last_error`."""
     with database.begin(write=False) as txn:
         return events.last_error(txn, study_id=study.id)
 

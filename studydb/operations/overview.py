@@ -51,7 +51,7 @@ class Overview(Struct, frozen=True):
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
-        last_error: The error of the newest attempt that failed, or was lost for a known cause.
+        last_error: The error of the newest attempt that failed, or was lost with a known cause.
         ends: How the study's newest trials have ended.
         checkpoints: The total sizes of the kept checkpoints of the trials that were read for
             `ends`, by host and by whether a person has uploaded the checkpoints.

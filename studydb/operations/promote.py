@@ -96,8 +96,8 @@ def promote(
 
     Args:
         again: Whether the token may have been sent before; see `claim`.
-        fits: The resource classes whose trials the worker can start; None for all classes.
-            Trials of other classes are not promoted.
+        fits: The resource classes whose trials the worker can start; None in a study without
+            classes. Trials of other classes are not promoted.
 
     Returns:
         CLAIM if a trial was promoted, by this request or by an earlier send of it, or if a trial

@@ -51,7 +51,7 @@ def recover(database: Database, study: Study) -> int:
 
 
 def awaits_recovery(database: Database, study: Study, *, worker_id: int) -> bool:
-    """Tell whether a lease of another worker has expired, so that sweeps recover its trial soon."""
+    """Tell whether another worker's trial has an expired lease and sweeps will soon recover it."""
     with database.begin(write=False, single=True) as txn:
         return sweeps.any_awaited(txn, study_id=study.id, worker_id=worker_id)
 

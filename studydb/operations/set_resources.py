@@ -35,7 +35,8 @@ def set_resources(
         UnknownTrial: No such trial.
         NotAllowed: A trial runs or has ended; or `numbers` is empty, and a resource function says
             what the study's trials need.
-        InvalidSpec: The study has 64 different requests already, and `asked` would be one more.
+        InvalidSpec: `numbers` is not empty, the study has 64 different requests already, and
+            `asked` would be one more.
     """
     ordered = sorted(set(numbers))
     data = {"numbers": ordered, "resources": asked.to_json()}

@@ -4,8 +4,8 @@ Leases: the fence, renewals, and what a flush or an attempt's end writes to a he
 The condition `FENCE` is: the trial is RUNNING under this attempt's number and token. Every write of
 an attempt has this condition, or is in a transaction that calls `hold`, which locks the trial's row
 under this condition. There are three exceptions. `renew` does not compare the number, because a
-token belongs to one attempt. `attempts.set_devices` writes only to the attempt's row; it compares
-the token, and whether the attempt has ended. `checkpoints.delete_rows` deletes only rows of removed
+token belongs to one attempt. `attempts.set_devices` compares only the token, and writes only to the
+row of an attempt that has not ended. `checkpoints.delete_rows` deletes only rows of removed
 checkpoints.
 """
 

@@ -180,9 +180,9 @@ _IS_UNDERWAY = (
 )
 """
 A trial that meets one of these conditions is underway. PENDING trials that are ready are left out:
-the caller has checked that none of them fits the worker, and `_UNDERWAY_ELSEWHERE` reads those of
-other classes. So about as many trials are read as there are running trials, however many trials
-were enqueued.
+the caller has checked that none of them fits the worker, and `_UNDERWAY_ELSEWHERE` reads those that
+would fit a live worker. So about as many trials are read here as there are running trials, however
+many trials were enqueued.
 """
 _UNDERWAY = Prepared(
     sa.union_all(

@@ -487,10 +487,9 @@ STATUS_FOR_RUNNING_TRIALS = sa.case(
     else_=study.c.status,
 )
 """
-The status that RUNNING trials obey. In two cases these trials do not obey the study's own status:
-they obey RUNNING if the study has paused itself, by its guard or because a custom rule, a custom
-scheduler or a resource function gave no answer; and SPENT if a limit or a stop rule has stopped the
-study.
+The status that RUNNING trials obey: the study's own status, except in two cases. They obey RUNNING
+if the study has paused itself, by its guard or because a custom rule, a custom scheduler or a
+resource function gave no answer. They obey SPENT if a limit or a stop rule has stopped the study.
 """
 
 

@@ -237,7 +237,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             checkpoint: What the trial begins from. The trial's first step is the checkpoint's step
                 plus 1, and the trial enters only rungs at later steps. Give one of
                 `trial.checkpoints` of this database. For a trial's newest checkpoint, give the
-                trial or, if the trial is in this study, its number. That checkpoint is pinned
+                trial or, if the trial is in this study, its number. Either checkpoint is pinned
                 until the new trial ends. Or give a dict, the path of a directory, or the path of a
                 file checkpoint.pkl from `export`; the data is uploaded and signed with your key.
             checkpoint_step: The last step that the dict, the directory or the file contains.

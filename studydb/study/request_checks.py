@@ -63,8 +63,8 @@ def default_resources(
     Raises:
         InvalidSpec: The code is given as an object, and its attribute is neither amounts of
             resources nor a function that workers can import.
-        TrainableError: The code is named by its path, its module mentions the attribute, and the
-            code cannot be imported, or the attribute is neither amounts nor a function.
+        TrainableError: The code is named by its path, and its module mentions the attribute; but
+            the code cannot be imported, or the attribute is neither amounts nor a function.
     """
     if code is None or trainable is None or trainable.kind == TrainableKind.COMMAND:
         return None

@@ -204,7 +204,7 @@ def _error_numbers(database: Database, study: Record, counts: Counts) -> list[in
 def _describe_errors(database: Database, study: Record, numbers: Sequence[int]) -> str:
     first = numbers[0]
     error = read_patiently(lambda: reads.errors(database, study, first)).get(first)
-    # `error` is None if the trial was deleted meanwhile, with its study.
+    # `error` is None if the trial was deleted meanwhile, and its study is still being deleted.
     why = "" if error is None else f" with {error.splitlines()[0]}"
     return (
         f"{counted(len(numbers), 'trial')} of {study.name!r} ended with an error, "

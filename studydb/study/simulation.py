@@ -189,10 +189,11 @@ def _probability(name: str, value: Any) -> float:
 
 def _created(database: Database, new: NewStudy) -> Record:
     """
-    Create the study, even with a scheduler or a searcher that the study's row cannot name.
+    Create the study, even if `SCHEDULERS` lacks its scheduler or `SEARCHERS` lacks its searcher.
 
     If the scheduler is not in `SCHEDULERS`, the row has `FIFO`. If the searcher is not in
-    `SEARCHERS`, the row has `RandomSearch`. The simulated workers use those of `new`.
+    `SEARCHERS`, the row has `RandomSearch`. The simulated workers use the scheduler and the
+    searcher of `new`.
     """
     scheduler = new.scheduler if type(new.scheduler) in SCHEDULERS.values() else FIFO()
     searcher = new.searcher if type(new.searcher) in SEARCHERS.values() else RandomSearch()

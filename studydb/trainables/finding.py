@@ -37,8 +37,8 @@ def load(
     If objects are bound to the trainable, they are unpickled and bound to the function.
 
     For an import path, the first directory with which Python finds the module stays first on
-    `sys.path`; for a pickle, all directories stay there. Errors that the
-    module's code raises while it is imported by its path are not wrapped.
+    `sys.path`; for a pickle, all directories stay there. Errors that the module's code raises while
+    it is imported by its path are not wrapped.
 
     Args:
         trainable: A trainable that `check_trusted` has accepted.

@@ -61,8 +61,8 @@ START_PATIENCE_S = 30.0
 
 SHORTEST_TIMEOUT_S = 10.0
 """
-The least time to wait for one answer of the database before a signal or an error, even if the
-patience is shorter.
+The least time to wait for one answer of the database, even if the patience is shorter. After a
+signal or an error the worker waits less.
 """
 
 STOPPING_TIMEOUT_S = 5.0

@@ -67,7 +67,8 @@ class Template:
 
     Attributes:
         to_import: What the process has imported, with the environment of the import.
-        is_proven: Whether an attempt forked from the template has reported or sent its `Ended`.
+        is_proven: Whether an attempt forked from the template has begun (see `Progress.began`), or
+            sent its `Ended`.
         has_forked: Whether any attempt was forked from the template.
         used_s: When the template was last used, by the monotonic clock: when it was made, chosen
             for an attempt, or seen with a running attempt.
@@ -272,8 +273,9 @@ class Templates:
         """
         Give up warm starts because of a process that was forked from a template and died.
 
-        Nothing is given up if an attempt forked from this template has reported or sent its
-        `Ended`. If the study was given another trainable, only the template is given up.
+        Nothing is given up if an attempt forked from this template has begun (see
+        `Progress.began`), or sent its `Ended`. If the study was given another trainable, only the
+        template is given up.
 
         Returns:
             Whether warm starts or the template were given up. If so, the attempt must be started

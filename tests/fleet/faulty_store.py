@@ -288,8 +288,8 @@ def _first_proxy(backend: int, numbers: Iterator[int]) -> _Proxy:
     """
     Listen on a port that Linux, by default, gives to no outgoing connection.
 
-    While the proxy is away, a client that connects to any other port could get that same port as
-    its own from Linux, and would then be connected to itself.
+    Otherwise a client that connects to the port while the proxy is away could get this same port as
+    its own, and would then be connected to itself.
     """
     for port in random.sample(_PORTS, len(_PORTS)):
         with suppress(OSError):

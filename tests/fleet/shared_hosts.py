@@ -78,7 +78,7 @@ class Run:
     kills_s: list[float] = field(default_factory=list)
 
     def oversubscribed(self) -> list[str]:
-        """List each resource of which a worker's trials together used more than was offered."""
+        """List each resource of which trials used more at one moment than their worker offers."""
         wrong: list[str] = []
         by_worker: dict[str, list[Span]] = defaultdict(list)
         for span in self.spans:

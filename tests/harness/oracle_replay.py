@@ -55,8 +55,8 @@ def _kept_otherwise(case: Case) -> list[tuple[Any, ...]]:
     """
     Return the rungs at which studydb and the case let different trials go on.
 
-    An item has the number of rungs of the bracket, the step, and the trials that go on in studydb
-    or in the case. A rung may have two items, one of each.
+    An item has the number of rungs of the bracket, the step, and the trials that go on. If trials
+    go on both in studydb and in the case, the rung has two items: studydb's, and the case's.
     """
     scheduler = HyperBand(**case["options"])
     n_trials, sign = len(case["brackets"]), 1 if case["mode"] == "min" else -1

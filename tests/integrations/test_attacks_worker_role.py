@@ -368,7 +368,7 @@ def test_reading_commands_print_rows_of_any_content(stage, attack, bare_console,
             f"SELECT study_id, id, 1, {number}, 0.5, '{params}', created_at FROM trial "
             "WHERE number = 0"
         )
-        for form in ("table", "json"):  # trial 0 has new content each time
+        for form in ("table", "json"):  # each pass of the outer loop changes trial 0
             assert bare_console("show", "staged", "0", "--format", form).out
 
     shown = [("show", "staged", str(number)) for number in numbers]

@@ -38,7 +38,7 @@ def begun(study, number):
     Run the enqueued trial; return its start step and the content of the checkpoint it began from.
 
     If the trial began without a checkpoint, the content is None. After a report, also check that
-    the trial's record names the checkpoint of the start step, or none if the trial began without.
+    the trial's record names the checkpoint of the start step, or none if it began without one.
     """
     with study.ask() as trial:
         assert trial.number == number

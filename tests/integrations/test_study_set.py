@@ -146,7 +146,7 @@ def test_set_replaces_the_trainable_by_another_function_or_by_a_command(
         ([], 2, "No setting is given."),
     ],
 )
-def test_set_without_settings_with_contradicting_options_or_with_wrong_code_is_refused(
+def test_set_with_wrong_code_or_contradicting_options_or_no_settings_is_refused(
     console, with_modules, words, code, message
 ):
     database = with_modules.database

@@ -31,7 +31,7 @@ from studydb.operations.reads import list_trials
 from studydb.schedulers import ASHA
 
 FOREIGN_TABLE = "CREATE TABLE trial_params (param_id INTEGER PRIMARY KEY)"
-"""SQL that makes a table; a table of Optuna and an index of studydb have the same name."""
+"""SQL that makes a table; Optuna has a table, and studydb an index, with this table's name."""
 
 
 def test_database_of_another_program_that_uses_a_name_of_studydb_is_refused(empty_storage_url):

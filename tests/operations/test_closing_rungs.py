@@ -41,7 +41,7 @@ FIRST = RungKey(0, 1)
 
 def study_of(database, scheduler=None, **options):
     """
-    Make a study, by default of three trials; HyperBand's first rung then waits for all of them.
+    Make a study, by default of three trials with HyperBand; the first rung waits for all three.
 
     Only the returned object has the scheduler; the study's row has FIFO.
     """

@@ -147,7 +147,7 @@ def test_why_is_recorded_once_for_a_decision_to_stop_and_never_for_a_decision_to
 
 @dataclass(frozen=True)
 class Growing(Cup):
-    """Let a trial that pauses at its Nth rung ask for N GPUs; if `gpus` is given, ask for that."""
+    """A trial that pauses at its Nth rung asks for N GPUs, or for `gpus` if that is not None."""
 
     gpus: object = None
 

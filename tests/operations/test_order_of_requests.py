@@ -67,7 +67,7 @@ class Expected:
 
 
 def play(database, requests, received, ends_after):
-    """Make requests, release the attempt after `ends_after` of them; compare with `Expected`."""
+    """Make requests; after `ends_after` of them, release the attempt. Compare with `Expected`."""
     study = new_study(database, num_trials=1)
     run, expected = SimulatedWorker(database, study).take(), Expected()
     for place, request in enumerate([*requests, None]):

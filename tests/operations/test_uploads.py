@@ -1,7 +1,7 @@
 """
 The row of an upload is stored before the first byte of the object is written.
 
-A worker finds the uploads of ended attempts by their rows. For each upload, the worker deletes the
+A worker finds the uploads of ended attempts by these rows. For each upload, the worker deletes the
 bytes first, then the row. The bytes stay if a checkpoint's row names them, or if the upload's row
 names an object that is not the upload's own.
 """

@@ -121,7 +121,7 @@ def others_beside(state):
 
 
 def asked_by_a_person(call):
-    """Make a call as `studydb.Study` makes it: a write to a deleted study raises UnknownStudy."""
+    """A call as `studydb.Study` makes it: a write to a deleted study raises UnknownStudy."""
     return lambda database: write(database, lambda: call(database), role=Role.OWNER)
 
 

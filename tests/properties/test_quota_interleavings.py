@@ -3,10 +3,11 @@ Saves at the quota, interleaved statement by statement with other operations on 
 
 In any schedule there is no deadlock, the study's row has the exact sum of the sizes, the sum is
 within the quota, and each trial that has not ended keeps the checkpoint that its next attempt
-restores.
+restores. `STUDYDB_SCHEDULES=200` runs more schedules.
+
 Two tests create trials that need a checkpoint of another study while that study is deleted. Two
 tests run requests and saves while an attempt finds a checkpoint corrupt. One test sets the first
-quota of a study. `STUDYDB_SCHEDULES=200` runs more schedules.
+quota of a study.
 """
 
 import itertools

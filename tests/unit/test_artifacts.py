@@ -1,4 +1,4 @@
-"""Checkpoints are stored whole or not at all; how they are read, checked, deleted and packed."""
+"""How checkpoints are stored (whole or not at all), read, checked, deleted and packed."""
 
 import errno
 import io

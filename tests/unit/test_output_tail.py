@@ -1,7 +1,7 @@
 """
 `studydb logs --follow` prints each byte of an attempt's output once, also while files rotate.
 
-A file is missed if it is created, renamed, and replaced by the next file between two reads.
+A file is missed if, between two reads, it is created and renamed, and the next file is renamed too.
 """
 
 from contextlib import closing

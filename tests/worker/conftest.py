@@ -84,7 +84,7 @@ class Attempt:
         self.child.channel.send(write(Answered(message.id, **answer)))
 
     def finish(self) -> list[FromChild]:
-        """Call `receive` until the child ends; answer what has an id; return the messages."""
+        """Call `receive` until the child ends; return the messages; answer those with an id."""
         messages = []
         try:
             while True:

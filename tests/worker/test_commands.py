@@ -505,7 +505,7 @@ EXAMPLES = {
 
 
 def example(name):
-    """Return the code block of docs/commands.md whose first line (after `#!`) names the file."""
+    """Find the code block of docs/commands.md whose first line (after any `#!`) names the file."""
     for block in re.findall(r"^```\w+\n(.*?)^```", DOC.read_text(), re.MULTILINE | re.DOTALL):
         if re.match(rf"(#!.*\n)?(#|//) {re.escape(name)}\b", block):
             return block

@@ -1,4 +1,4 @@
-"""After `study.set(trainable=…)`, an attempt keeps code that it has read; others run new code."""
+"""After `study.set(trainable=…)`, only attempts that have read no code yet run the new code."""
 
 import hashlib
 import os

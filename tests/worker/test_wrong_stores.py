@@ -28,7 +28,7 @@ def stage(sqlite_stage, tmp_path):
 
 
 def saved_twice(stage, store):
-    """Kill a worker at its trial's second checkpoint; return both checkpoint rows, oldest first."""
+    """Kill a worker after its trial's second checkpoint; return both rows, oldest first."""
     stage.create("obedient:gated", checkpoints=store, space={"n_steps": 3})
     worker = stage.start()
     stage.open_gate(1)

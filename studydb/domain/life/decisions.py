@@ -40,7 +40,10 @@ class DecidedBy(StrEnum):
     LIMIT = "limit"
     """A limit or a stop rule for the whole study, or the limit of a trial's running time."""
     REQUESTS = "requests"
-    """The resource function: what it says about a trial is unknown or cannot be stored."""
+    """
+    The resource function: the study was paused because what this function says about a trial is
+    unknown or cannot be stored.
+    """
 
 
 class Verdict(Struct, frozen=True):
