@@ -108,13 +108,16 @@ class CheckpointSaves:
         except (OSError, CheckpointError):  # no room is left, or the directory has changed
             self._send(lambda: self._saver.save(prepared, step=step, upload=upload), step)
             return
-        self._thread = threading.Thread(
-            target=self._send,
-            args=(self._saving(copy, step, upload, uses_sender=uses_sender), step),
-            name="studydb-upload",
-            daemon=True,
+        saving = self._saving(copy, step, upload, uses_sender=uses_sender)
+        thread = threading.Thread(
+            target=self._send, args=(saving, step), name="studydb-upload", daemon=True
         )
-        self._thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # this host starts no more threads
+            self._send(saving, step)
+        else:
+            self._thread = thread
 
     def _is_large(self, prepared: bytes | Path) -> bool:
         if isinstance(prepared, bytes):

@@ -245,9 +245,9 @@ class _TrialProcess:
         try:
             _make_directory(job, trial)
         except OSError as cause:
-            # Any error not in _HOST_ERRORS is taken for the work of an earlier attempt.
-            end = End.UNPREPARED if cause.errno in _HOST_ERRORS else End.FAILED
-            return Ended(end, failure_of(cause))
+            # An earlier attempt may have harmed the trial's own folder, but not the folders above.
+            is_of_host = cause.errno in _HOST_ERRORS or not _is_folder(Path(job.directory).parent)
+            return Ended(End.UNPREPARED if is_of_host else End.FAILED, failure_of(cause))
         # Without a seed, all children, as copies of one process, would get the same random numbers.
         seed(job.seed, after_step=job.start_step)
         with suppress(OSError):  # the next report notices that the worker is gone
@@ -377,6 +377,13 @@ def _make_directory(job: Job, trial: RunningTrial) -> None:
         directory = trial.directory
         if job.runs_in_directory:
             os.chdir(directory)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a folder above cannot be searched
+        return False
 
 
 def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:

@@ -174,9 +174,14 @@ class SchedulerPlan:
             yield f"Its milestones are {steps!r}; each must be below max_t, which is {max_t}."
 
     def next_milestone(self, step: int) -> int | None:
-        """Return the first step after `step` that needs a decision; None if there is none."""
+        """
+        Return the first step after `step` that needs a decision; None if there is none.
+
+        From `max_t` on, each step needs one: a trial that begins from a checkpoint of such a step
+        is complete at its first report.
+        """
         if self.max_t is not None and step >= self.max_t:
-            return None
+            return step + 1
         if self.interval is not None:
             due: int | None = (step // self.interval + 1) * self.interval
         else:

@@ -106,6 +106,7 @@ class OwnLoop:
             StorageTransient: The database did not answer for 15 minutes.
         """
         poll_interval = PollInterval()
+        has_seen_work = False
         self._warn_of_unended()
         while not self._is_drained:
             claim = self._acquire(deadline)
@@ -116,7 +117,12 @@ class OwnLoop:
                 return trial
             if (wait_s := self._acquirer.poll_wait_s) is not None:
                 _wait(wait_s, deadline)
-            elif not self._await_work(deadline, poll_interval):
+            elif has_seen_work:  # but the search found none, as while another session has locked it
+                _wait(poll_interval.next_s(), deadline)
+                has_seen_work = False
+            elif self._await_work(deadline, poll_interval):
+                has_seen_work = True
+            else:
                 return None
         return None
 

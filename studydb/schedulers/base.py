@@ -8,9 +8,14 @@ from studydb.domain.scheduling import Idle, QueueView, Report, RungSpec, StudyVi
 from studydb.domain.specs.spec import Spec
 
 
-def next_milestone(milestones: Sequence[int], max_t: int, step: int) -> int | None:
-    """Return the next milestone after `step`; after the last, `max_t`; None from `max_t` on."""
-    return next((due for due in (*milestones, max_t) if due > step), None)
+def next_milestone(milestones: Sequence[int], max_t: int, step: int) -> int:
+    """
+    Return the next milestone after `step`; after the last, `max_t`.
+
+    From `max_t` on, the next step is returned: a trial that begins from a checkpoint of such a step
+    is complete at its first report.
+    """
+    return next((due for due in (*milestones, max_t) if due > step), step + 1)
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class HyperBand(ClosingScheduler):
         return tuple(self._milestone(k) for k in range(halvings, 0, -1))
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:
-        """Return the next milestone after `step`; after the last, `max_t`; None from `max_t` on."""
+        """Return the next milestone after `step`, or `max_t`; see `next_milestone`."""
         return next_milestone(self.milestones(bracket), self.max_t, step)
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:

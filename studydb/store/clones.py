@@ -14,7 +14,7 @@ from studydb.store.trials import inserting
 _PARENT = trial.c.id == sa.bindparam("parent", type_=sa.BigInteger)
 _COPIED = (
     *("study_id", "params", "params_hash", "config", "changed", "space_version"),
-    *("resource_class", "resources", "bracket", "replicate_of", "has_tags"),
+    *("resource_class", "bracket", "replicate_of", "has_tags"),
 )
 _source = sa.bindparam("source", type_=sa.BigInteger)
 _source_step = sa.func.coalesce(

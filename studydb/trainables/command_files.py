@@ -77,8 +77,12 @@ class CommandFiles:
             self._socket_folder = TemporaryDirectory(parent="/tmp")  # noqa: S108
             path = f"{self._socket_folder.path}/socket"
         self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(path)
-        self.listener.listen()
+        try:
+            self.listener.bind(path)
+            self.listener.listen()
+        except OSError:
+            self.__exit__()
+            raise
         self.socket_path = path
 
     def __enter__(self) -> Self:

@@ -126,7 +126,13 @@ class CommandTrainable:
                 now.
             ProcessLost: The command was killed by SIGKILL, or exited with 137.
         """
-        with CommandFiles(trial, config, keeps=self._stored.line.names_checkpoint_dir) as files:
+        keeps = self._stored.line.names_checkpoint_dir
+        try:
+            opened = CommandFiles(trial, config, keeps=keeps)
+        except OSError as error:
+            why = f"This host cannot make the command's files now: {error}."
+            raise GivenBack(why, later=True) from None
+        with opened as files:
             stored = self._stored
             if trial.runs_in_directory:
                 stored = stored.run_in(trial.directory)
@@ -358,10 +364,11 @@ class _Run:
         if self._asked:
             return
         self._asked = True
-        self._files.ask_to_stop(why)
         now_s = time.monotonic()
         self._sigterm_s = now_s + after_s
         self._deadline_s = now_s + self._trial.grace_s
+        with contextlib.suppress(OSError):  # a full disk; SIGTERM tells the command, too
+            self._files.ask_to_stop(why)
 
     def _kill_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

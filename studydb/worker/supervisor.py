@@ -38,7 +38,7 @@ from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.operations.study_progress import read_progress
 from studydb.operations.writing import write
-from studydb.processes import die_with_parent, is_alive, this_process
+from studydb.processes import die_with_parent, is_alive, start_of, this_process
 from studydb.settings import PARENT, expanded, load_keyring
 from studydb.temporary import remove_abandoned
 from studydb.version import __version__
@@ -111,10 +111,10 @@ def run_worker(options: WorkerOptions) -> int:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this worker when the process of `study.run` ends."""
-    parent = os.environ.pop(PARENT, None)
-    if parent == str(os.getppid()):
-        die_with_parent(signal.SIGTERM, os.getppid())
+    """Have the kernel end this worker when the process of `study.run` ends, or has ended."""
+    parent = int(os.environ.pop(PARENT, "0"))
+    if parent and (parent == os.getppid() or start_of(parent) is None):
+        die_with_parent(signal.SIGTERM, parent)
 
 
 def _workdir(workdir: str | None) -> str | None:

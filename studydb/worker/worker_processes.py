@@ -5,10 +5,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from types import TracebackType
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType, TracebackType
 from typing import IO, Any, Self
 
 from studydb.settings import PARENT, STORAGE
@@ -47,17 +48,18 @@ class WorkerProcesses:
 
     def _start(self) -> None:
         output = tempfile.TemporaryFile()  # noqa: SIM115  closed on exit
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "studydb", "worker", f"--study={self._study}"],
-            env=dict(os.environ)
-            | thread_limits(os.environ, parts=self._number)
-            | {STORAGE: self._storage, PARENT: str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,  # Ctrl-C reaches only this process, which sends SIGTERM
-        )
-        self._running.append((popen, output))
+        with _without_interrupts():
+            popen = subprocess.Popen(
+                [sys.executable, "-m", "studydb", "worker", f"--study={self._study}"],
+                env=dict(os.environ)
+                | thread_limits(os.environ, parts=self._number)
+                | {STORAGE: self._storage, PARENT: str(os.getpid())},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C reaches only this process, which sends SIGTERM
+            )
+            self._running.append((popen, output))
 
     def __exit__(
         self,
@@ -126,3 +128,24 @@ class WorkerProcesses:
         output.seek(max(0, size_bytes - OUTPUT_BYTES))
         last = bytes(output.read()).decode(errors="replace").strip()
         return last or f"a worker ended with code {popen.returncode}."
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """
+    Handle Ctrl-C only after the block, so that the block does not lose a process that it starts.
+
+    A mask of signals would not do, because the started process would inherit the mask.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield  # Python handles signals in the main thread, and only if it has a handler
+        return
+    frames: list[FrameType | None] = []
+    signal.signal(signal.SIGINT, lambda _, frame: frames.append(frame))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if frames:
+            handler(signal.SIGINT, frames[0])

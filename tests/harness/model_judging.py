@@ -282,7 +282,9 @@ class ModelJudge:
         return steps
 
     def next_decision(self, bracket: int, step: int) -> int | None:
-        """The first milestone after a step, or max_t; None if there is neither."""
+        """The first milestone after a step, or max_t; None without max_t; each step after max_t."""
+        if step >= self.max_t:
+            return step + 1
         due = [one for one in (*self.milestones(bracket), self.max_t) if step < one < math.inf]
         return int(min(due)) if due else None
 

@@ -27,6 +27,7 @@ import studydb
 from studydb.db import sqlite_file
 from studydb.domain.errors import StorageTransient
 from studydb.lease import loop
+from studydb.lease.acquire import Acquirer
 from studydb.operations.recover import awaits_recovery, recover
 
 BEGIN = """
@@ -315,12 +316,26 @@ def test_ask_ends_at_its_timeout_although_another_thread_asks_for_longer(
             patient = pool.submit(study.ask, timeout=60)
             eventually(lambda: "owner" in repr(study._loop._acquiring).replace("owner=0", ""))
             began_s = time.monotonic()
-            with pytest.raises(TimeoutError, match="Another thread of this process was asking"):
+            with pytest.raises(
+                TimeoutError, match=r"Another thread of this process was in study\.ask"
+            ):
                 study.ask(timeout=0.5)
             assert time.monotonic() - began_s < 4.0
             other.execute("ROLLBACK")
             with patient.result(60) as trial:
                 trial.report({"loss": 0.5})
+
+
+def test_ask_ends_at_its_timeout_if_a_trial_can_be_seen_but_not_claimed(study, monkeypatch):
+    """As while another session has locked the trial's row."""
+    study.enqueue({"x": 0.5})
+    searches = []
+    monkeypatch.setattr(Acquirer, "_acquire", lambda *_, **again: searches.append(again))
+
+    with pytest.raises(TimeoutError, match="No trial could start in time"):
+        study.ask(timeout=1.0)
+
+    assert len(searches) < 20
 
 
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)

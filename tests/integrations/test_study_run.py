@@ -13,6 +13,7 @@ from harness import arrange
 
 from studydb.domain.errors import NotAllowed, StudydbError, UsageError
 from studydb.domain.life.states import Status
+from studydb.processes import children_of
 from studydb.study.running import full_url
 from studydb.worker.worker_processes import WorkerProcesses
 
@@ -143,6 +144,25 @@ def test_sigterm_or_sighup_to_the_script_releases_the_trials(create, start_scrip
     eventually(lambda: script.family() == [])
     assert [trial.state for trial in study.trials] == ["PENDING"]
     assert set(rows(study, "SELECT losses FROM v_trial")) == {(0,)}
+
+
+@on_sqlite
+def test_ctrl_c_during_the_start_of_a_worker_leaves_no_worker(create, monkeypatch):
+    study = create("obedient:unhurried")
+    execute = subprocess.Popen._execute_child
+
+    def interrupted(popen, *arguments):
+        execute(popen, *arguments)
+        signal.raise_signal(signal.SIGINT)
+
+    before = set(children_of(os.getpid()))
+    monkeypatch.setattr(subprocess.Popen, "_execute_child", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        study.run(workers=1)
+
+    assert set(children_of(os.getpid())) <= before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @on_sqlite

@@ -14,6 +14,7 @@ from studydb.domain.records import Batch
 from studydb.domain.resources import Resources, read_capacity, read_resources
 from studydb.operations.enqueue import enqueue
 from studydb.operations.finish import finish
+from studydb.operations.retry import retry
 from studydb.operations.workers import list_workers
 from studydb.store import resource_classes
 
@@ -129,3 +130,19 @@ def change(database, study, lease, request):
 def give_back(node, claim):
     finish(node.database, node.study, lease=claim.lease, outcome=Reason.PREEMPTED, batch=Batch(1))
     node.fitting.release(claim)
+
+
+def test_worker_uses_what_a_clone_asks_for_although_the_request_of_its_parent_has_changed(database):
+    study = new_study(database, num_trials=20)
+    put(database, study, "gpus=1")
+    node = Node(database, study, read_capacity(gpus=4))
+    held = node.start()
+    with database.begin() as txn:
+        name = resource_classes.add(txn, study_id=study.id, asked=Resources(gpus=3))
+        resource_classes.move_of_attempt(txn, lease=held.lease, name=name)
+    node.end(held)
+
+    retry(database, study, [0], new_request(), from_scratch=True)
+    node.start()
+
+    assert of_workers(database)[0][1] == {"gpus": 3}

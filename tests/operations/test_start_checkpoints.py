@@ -29,7 +29,7 @@ from studydb.operations.overview import read_overview
 from studydb.operations.restore import newest
 from studydb.operations.start_checkpoints import FromTrial, Uploaded
 from studydb.operations.uploads import abandoned_uploads, begin_upload_of_person, delete_upload
-from studydb.schedulers import ASHA
+from studydb.schedulers import ASHA, HyperBand, OneEpoch
 from studydb.store import checkpoint_listing
 from studydb.store.uploads import COMMIT_S, PATIENCE_S
 
@@ -230,6 +230,32 @@ def test_trial_enters_only_the_rungs_above_its_checkpoint(database):
     assert entered == [(3,)]
 
 
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        ASHA(max_t=9, grace_period=1, reduction_factor=3),
+        ASHA(max_t=9, grace_period=1, reduction_factor=3, type="promotion"),
+        HyperBand(max_t=9, reduction_factor=3),
+        OneEpoch(i=1, max_t=9, top_k=1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("step", [9, 20])
+def test_trial_that_begins_from_the_last_step_or_later_is_complete_at_its_first_report(
+    database, scheduler, step
+):
+    study = new_study(database, scheduler=scheduler)
+    worker = SimulatedWorker(database, study)
+    source = worker.take()
+    source.save(source.checkpoint(step=step))
+    begin(database, study, start_of(source))
+    run = worker.claim()
+
+    answer = run.report(0.5, first=step + 1)
+
+    assert (answer.verdict.action, answer.verdict.reason) == (Action.STOP, Reason.COMPLETED)
+
+
 def test_trial_that_reports_a_step_before_its_checkpoint_enters_the_next_rung_above_this_step(
     database,
 ):
@@ -246,7 +272,7 @@ def test_trial_that_reports_a_step_before_its_checkpoint_enters_the_next_rung_ab
     must_flush = [held.add(Result(step, 0.5, {})) for step in (1, 2, 3)]
     held.flush()
 
-    assert run.claimed.next_decision_step is None
+    assert run.claimed.next_decision_step == 10
     assert must_flush[0]
     assert held.verdict.action is Action.PAUSE
     entered = rows(database, f"SELECT step FROM rung_entry WHERE trial_id = {run.lease.trial_id}")

@@ -84,12 +84,12 @@ def test_rungs_are_at_the_same_steps_as_in_ray_tune(reduction_factor):
         assert set(ASHA(max_t=max_t, reduction_factor=reduction_factor).milestones()) == reached
 
 
-def test_next_decision_step_is_the_next_rung_or_max_t():
+def test_next_decision_step_is_the_next_rung_or_max_t_and_then_each_step():
     scheduler = ASHA(max_t=9, reduction_factor=3)
 
     due = [scheduler.next_decision_step(0, step) for step in range(10)]
 
-    assert due == [1, 3, 3, 9, 9, 9, 9, 9, 9, None]
+    assert due == [1, 3, 3, 9, 9, 9, 9, 9, 9, 10]
 
 
 def test_report_is_judged_at_the_last_milestone_up_to_its_step():

@@ -280,7 +280,7 @@ def test_plan_is_read_from_fields_attributes_and_properties():
     [
         (
             SchedulerPlan(milestones=(2, 5), max_t=7),
-            [2, 2, 5, 5, 5, 7, 7, None, None],
+            [2, 2, 5, 5, 5, 7, 7, 8, 9],
             [None, None, 2, 2, 2, 5, 5, None, None],
         ),
         (
@@ -290,7 +290,7 @@ def test_plan_is_read_from_fields_attributes_and_properties():
         ),
         (
             SchedulerPlan(interval=3, max_t=7),
-            [3, 3, 3, 6, 6, 6, 7, None, None],
+            [3, 3, 3, 6, 6, 6, 7, 8, 9],
             [None, None, None, 3, 3, 3, 6, None, None],
         ),
         (

@@ -214,3 +214,23 @@ def test_background_process_that_keeps_the_output_open_does_not_delay_the_end_of
     began_s = time.monotonic()
     assert stage.run() == 0
     assert time.monotonic() - began_s < 30
+
+
+def test_stopped_command_has_its_grace_even_if_the_stop_file_cannot_be_made(stage, script, create):
+    create(
+        script(
+            "trap 'sleep 0.5; touch \"$1/saved\"; exit 1' TERM\n"
+            "studydb report error=1\n"
+            'rm -r "$(dirname "$STUDYDB_STOP")"\n'
+            'touch "$1/began"\n'
+            "while :; do sleep 0.05; done\n"
+        ),
+        "{folder}",
+    )
+    worker = stage.start()
+    eventually((stage.folder / "began").exists)
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.exit_code() == 143
+    assert (stage.folder / "saved").exists()

@@ -147,3 +147,16 @@ def test_trial_whose_directory_cannot_be_made_fails_and_the_next_trial_completes
 
     assert [stage.trial(number).reason for number in (0, 1)] == ["FAILED", "COMPLETED"]
     assert "files" in stage.attempts(0)[0].error_message
+
+
+def test_trial_is_given_back_if_the_folder_of_all_trials_cannot_be_made(stage):
+    stage.create("placed:train")
+    spoiled = directory_of(stage).parents[1]
+    spoiled.parent.mkdir(parents=True)
+    spoiled.write_text("in the place of the study's folder")
+    worker = stage.start(chdir="trial")
+
+    assert worker.exit_code() == 1
+
+    assert "This host cannot run the trial" in worker.output()
+    stage.expect_released()

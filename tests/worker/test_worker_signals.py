@@ -2,6 +2,7 @@
 
 import shlex
 import signal
+import subprocess
 import sys
 import time
 
@@ -10,6 +11,7 @@ from fleet.workers import eventually
 
 from studydb.domain.life.decisions import Action
 from studydb.processes import SIGNAL_SPREAD_S
+from studydb.settings import PARENT
 
 OUTAGE_S = 3.0
 CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
@@ -93,6 +95,18 @@ def test_repeated_sighup_does_not_count_as_a_second_signal(sqlite_stage):
     assert worker.exit_code() in {129, 143}
     assert sqlite_stage.trial().losses == 0
     assert sqlite_stage.trial().checkpoint_step > 0
+
+
+def test_worker_ends_if_the_process_of_study_run_has_died_before_the_worker_was_ready(sqlite_stage):
+    sqlite_stage.create("obedient:unhurried")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    command = [sys.executable, "-m", "studydb", "worker", "--study", sqlite_stage.study.name]
+
+    worker = sqlite_stage.fleet.launch(["env", f"{PARENT}={dead.pid}", *command])
+
+    assert worker.exit_code() == 143
+    assert sqlite_stage.study.trials == []
 
 
 @pytest.mark.nightly

@@ -1,0 +1,22 @@
+"""What happens to a command's trial if this host cannot prepare the command."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from studydb.trainables.command_run import CommandTrainable, GivenBack
+
+
+@pytest.mark.parametrize("harm", ["no scratch directory", "a file in the place of the socket"])
+def test_trial_is_given_back_if_the_files_of_its_command_cannot_be_made(tmp_path, harm):
+    """As on a full disk."""
+    stored = SimpleNamespace(line=SimpleNamespace(names_checkpoint_dir=False))
+    scratch = tmp_path / "scratch"
+    if harm != "no scratch directory":
+        scratch.mkdir()
+        (scratch / "socket").touch()
+
+    with pytest.raises(GivenBack, match="This host cannot make the command's files now") as raised:
+        CommandTrainable(stored)({}, SimpleNamespace(scratch=scratch, checkpoint=None))
+
+    assert raised.value.later
