@@ -16,7 +16,9 @@ from studydb.domain.errors import UsageError
 @study_argument
 @click.argument("trials", metavar="TRIAL...", type=TrialWord(), nargs=-1, required=True)
 @click.option(
-    "--reason", metavar="TEXT", help="Why the values are wrong; kept as a note on each trial."
+    "--reason",
+    metavar="TEXT",
+    help="Why the values are wrong; kept as a note on each trial. Required without --undo.",
 )
 @click.option("--undo", is_flag=True, help="Let the trials count again.")
 @storage_option

@@ -121,6 +121,7 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
             "limits": ", ".join(overview.limits) or None,
             "best": text.best_line(overview),
             "params": best and (study.space.flatten(best.params) or None),
+            "changed": best and (best.changed or None),
             "workers": text.workers_text(overview.workers),
             "checkpoints": text.checkpoints_text(overview),
         }

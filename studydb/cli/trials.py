@@ -204,6 +204,7 @@ def best(
             "name": found.name,
             "step": str(found.summary.best_step) if is_usual else None,
             "params": assignments(study.record.space.flatten(found.params)),
+            "changed": assignments(found.changed) or None,
         }
     )
     suffix = storage.command_suffix(study.storage)

@@ -42,7 +42,7 @@ from studydb.study.code import Code, described, signed
 from studydb.study.frozen_trial import FrozenTrial
 from studydb.study.loops import open_loop
 from studydb.study.resource_requests import ResourceRequests
-from studydb.study.running import full_url, run
+from studydb.study.running import full_url, refuse_during_import, run
 from studydb.study.starting import Starting, StartLike
 from studydb.study.storage import (
     Answered,
@@ -437,6 +437,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             UsageError: The key file, which verifies checkpoints, cannot be used; the trial is given
                 back.
         """
+        refuse_during_import("study.ask()")
         timeout_s = checking.seconds_or_none("timeout", timeout)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with locked_until(self._opening, deadline):
@@ -463,6 +464,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 `fail_fast`); or it is done, trials are in ERROR, and no trial has succeeded.
             StudydbError: All workers ended with an error; the message shows one worker's output.
         """
+        refuse_during_import("study.run()")
         n_workers = count("workers", workers, least=1)
         if self.record.trainable is None:
             raise NotAllowed(

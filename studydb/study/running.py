@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from studydb.analysis.overview_text import problem_text
 from studydb.db import Database
-from studydb.domain.errors import NoResults, StorageTransient, StudydbError, StudyFailed
+from studydb.domain.errors import (
+    NoResults,
+    NotAllowed,
+    StorageTransient,
+    StudydbError,
+    StudyFailed,
+)
 from studydb.domain.life.ending import DIED
 from studydb.domain.life.states import Status
 from studydb.domain.limits import LIMITS
@@ -23,6 +29,7 @@ from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.overview import study_problems
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study.storage import read_patiently
+from studydb.trainables import module_in_import
 from studydb.worker.worker_processes import WorkerProcesses
 
 if TYPE_CHECKING:
@@ -36,6 +43,19 @@ ERRORS_EVERY_S = 2.0
 
 RELEASING = "Waiting for the workers to save and release their trials; Ctrl-C again kills them."
 RELEASED = "The workers have ended; run the study again to continue their trials."
+
+
+def refuse_during_import(call: str) -> None:
+    """
+    Raise `NotAllowed` if this process imports a module to run a study's code.
+
+    If a worker imported a script that calls `study.run()`, each trial would run the whole study.
+    """
+    if (module := module_in_import()) is not None:
+        raise NotAllowed(
+            f"The module {module!r} calls {call} when it is imported, and a worker imports it for "
+            f'the study\'s code. Put the call below `if __name__ == "__main__":`.'
+        )
 
 
 def run(database: Database, study: Record, *, workers: int) -> Counts:

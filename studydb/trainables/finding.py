@@ -23,6 +23,13 @@ from studydb.trainables.modules import place_of
 Fetch = Callable[[StoredParameter], bytes]
 """Reads the pickle of an object that is bound to a trainable."""
 
+_in_import: list[str] = []
+
+
+def module_in_import() -> str | None:
+    """Return the module that this process imports at the moment for a study; else None."""
+    return _in_import[-1] if _in_import else None
+
 
 def load(
     trainable: Trainable,
@@ -106,7 +113,11 @@ def _import(name: str, directories: list[str]) -> ModuleType:
         sys.path.insert(0, directory)
         importlib.invalidate_caches()
         if place_of(name) is not None:
-            return importlib.import_module(name)
+            _in_import.append(name)
+            try:
+                return importlib.import_module(name)
+            finally:
+                _in_import.pop()
         sys.path.remove(directory)
     raise TrainableError(
         f"There is no module {name!r}, neither in {' nor in '.join(directories)}, nor installed "

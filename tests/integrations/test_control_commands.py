@@ -4,6 +4,8 @@ The commands `retry`, `invalidate`, `resume K=V`, `stop --now`, `note`, `tag` an
 The methods of `Study` that do the same are tested here, too.
 """
 
+import re
+
 import pytest
 from harness.arrange import SimulatedWorker, rows
 
@@ -50,6 +52,8 @@ def test_resume_with_values_changes_the_config_of_later_attempts(console, study,
     worker.claim().finish(0.4)
     shown = console("show", "digits", "0", "--format", "json").json
     assert shown["attempts"][0]["config"] == {"lr": 0.01, "net": {"width": 4}}
+    for command in ("best", "status"):
+        assert re.search(r"changed +lr=0.01 net/width=4", console(command, "digits").out)
 
 
 def test_resume_refuses_values_without_a_trial_and_values_outside_the_space(console, study):

@@ -13,8 +13,10 @@ from harness import arrange
 
 from studydb.domain.errors import NotAllowed, StudydbError, UsageError
 from studydb.domain.life.states import Status
+from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.processes import children_of
 from studydb.study.running import full_url
+from studydb.trainables import load
 from studydb.worker.worker_processes import WorkerProcesses
 
 SCRIPT = """
@@ -163,6 +165,20 @@ def test_ctrl_c_during_the_start_of_a_worker_leaves_no_worker(create, monkeypatc
 
     assert set(children_of(os.getpid())) <= before
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@on_sqlite
+@pytest.mark.parametrize("call", ["run", "ask"])
+def test_module_that_runs_the_study_when_a_worker_imports_it_is_refused(
+    create, storage_url, tmp_path, call
+):
+    create("obedient:unhurried")
+    (tmp_path / "looping.py").write_text(
+        f"import studydb\nstudydb.load_study('digits', storage={storage_url!r}).{call}()\n"
+    )
+
+    with pytest.raises(NotAllowed, match=rf"'looping' calls study\.{call}\(\) when it is imported"):
+        load(Trainable("", TrainableKind.IMPORT, "looping:train", "", "3.11"), [tmp_path])
 
 
 @on_sqlite
