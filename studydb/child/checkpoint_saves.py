@@ -84,7 +84,8 @@ class CheckpointSaves:
         """
         Copy a checkpoint, and send the copy from a thread, which reports the outcome to the worker.
 
-        If the copy fails, the checkpoint is sent while the trial waits.
+        If the copy fails, or no thread can be started, the checkpoint is sent while the trial
+        waits.
 
         Args:
             is_given: Whether `prepared` is a directory that studydb itself has made

@@ -117,6 +117,7 @@ class OwnLoop:
                 return trial
             if (wait_s := self._acquirer.poll_wait_s) is not None:
                 _wait(wait_s, deadline)
+                has_seen_work = False
             elif has_seen_work:  # but the search found none, as while another session has locked it
                 _wait(poll_interval.next_s(), deadline)
                 has_seen_work = False

@@ -72,18 +72,21 @@ class CommandFiles:
             shutil.copytree(self.checkpoint, self.checkpoint_dir, dirs_exist_ok=True)
         self._stamps = self._stamps_now()
         self._socket_folder: TemporaryDirectory | None = None
-        path = str(root / "socket")
-        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
-            self._socket_folder = TemporaryDirectory(parent="/tmp")  # noqa: S108
-            path = f"{self._socket_folder.path}/socket"
         self.listener = socket.socket(socket.AF_UNIX)
         try:
-            self.listener.bind(path)
-            self.listener.listen()
+            self.socket_path = self._listen()
         except OSError:
             self.__exit__()
             raise
-        self.socket_path = path
+
+    def _listen(self) -> str:
+        path = str(self._root / "socket")
+        if len(os.fsencode(path)) > _SOCKET_PATH_BYTES:
+            self._socket_folder = TemporaryDirectory(parent="/tmp")  # noqa: S108
+            path = f"{self._socket_folder.path}/socket"
+        self.listener.bind(path)
+        self.listener.listen()
+        return path
 
     def __enter__(self) -> Self:
         return self

@@ -122,8 +122,8 @@ class CommandTrainable:
             TrialStopped, LeaseLost: The trial was to end, and the command has ended.
             CommandFailed: The command has failed; no host can start the command; its interpreter
                 does not exist on this host; or a report is invalid or missing.
-            GivenBack: The command has given its trial back, or this host cannot start the command
-                now.
+            GivenBack: The command has given its trial back, or this host cannot start the command,
+                or make its files, now.
             ProcessLost: The command was killed by SIGKILL, or exited with 137.
         """
         keeps = self._stored.line.names_checkpoint_dir

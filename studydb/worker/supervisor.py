@@ -111,7 +111,11 @@ def run_worker(options: WorkerOptions) -> int:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this worker when the process of `study.run` ends, or has ended."""
+    """
+    Have the kernel end this worker when the process of `study.run` ends; end it now if that ended.
+
+    A process of `study.run` that lives, but is not the parent, started this worker by a wrapper.
+    """
     parent = int(os.environ.pop(PARENT, "0"))
     if parent and (parent == os.getppid() or start_of(parent) is None):
         die_with_parent(signal.SIGTERM, parent)

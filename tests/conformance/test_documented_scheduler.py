@@ -50,3 +50,7 @@ def test_documented_scheduler_closes_the_rung_of_every_full_heat(seed):
     executor.run(workers=4, mishaps=0.1)
 
     assert {RungKey(bracket, 2) for bracket in range(5)} <= executor.closings.keys()
+
+
+def test_trial_that_begins_from_the_last_step_is_complete_at_its_first_report():
+    assert [Heats(max_t=5).next_decision_step(0, step) for step in (5, 9)] == [6, 10]

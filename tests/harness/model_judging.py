@@ -282,7 +282,7 @@ class ModelJudge:
         return steps
 
     def next_decision(self, bracket: int, step: int) -> int | None:
-        """The first milestone after a step, or max_t; None without max_t; each step after max_t."""
+        """The first milestone after a step, or max_t; from max_t on, the next step; else None."""
         if step >= self.max_t:
             return step + 1
         due = [one for one in (*self.milestones(bracket), self.max_t) if step < one < math.inf]
