@@ -235,12 +235,11 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
                 with "-", and cannot be a number such as "7" or "1e3".
             tags: Up to 50 texts by which listings and SQL find the trial.
             checkpoint: What the trial begins from. The trial's first step is the checkpoint's step
-                plus 1, and the trial enters only rungs at later steps. From `max_t` on, the trial
-                is complete at its first report. Give one of `trial.checkpoints` of this database.
-                For a trial's newest checkpoint, give the trial or, if the trial is in this study,
-                its number. Either checkpoint is pinned until the new trial ends. Or give a dict,
-                the path of a directory, or the path of a file checkpoint.pkl from `export`; the
-                data is uploaded and signed with your key.
+                plus 1, and the trial enters only rungs at later steps. Give one of
+                `trial.checkpoints` of this database. For a trial's newest checkpoint, give the
+                trial or, if the trial is in this study, its number. Either checkpoint is pinned
+                until the new trial ends. Or give a dict, the path of a directory, or the path of a
+                file checkpoint.pkl from `export`; the data is uploaded and signed with your key.
             checkpoint_step: The last step that the dict, the directory or the file contains.
             resources: What this trial needs instead of the study's `resources`, such as
                 {"gpus": 2}; {} for nothing.
