@@ -148,8 +148,16 @@ def test_sigterm_or_sighup_to_the_script_releases_the_trials(create, start_scrip
     assert set(rows(study, "SELECT losses FROM v_trial")) == {(0,)}
 
 
+@pytest.fixture
+def usual_handler():
+    """Python's handler of SIGINT, whatever handler an earlier test of this process has left."""
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, earlier)
+
+
 @on_sqlite
-def test_ctrl_c_during_the_start_of_a_worker_leaves_no_worker(create, monkeypatch):
+def test_ctrl_c_during_the_start_of_a_worker_leaves_no_worker(create, usual_handler, monkeypatch):
     study = create("obedient:unhurried")
     execute = subprocess.Popen._execute_child
 
@@ -164,7 +172,7 @@ def test_ctrl_c_during_the_start_of_a_worker_leaves_no_worker(create, monkeypatc
         study.run(workers=1)
 
     assert set(children_of(os.getpid())) <= before
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is usual_handler
 
 
 @on_sqlite
