@@ -106,8 +106,8 @@ def retry_until(deadline: float | None, call: Callable[[], Answered]) -> Answere
     Repeat a call until it returns, up to a time by the monotonic clock.
 
     Raises:
-        TimeoutError: There is a deadline, and the database did not answer until then, or not for
-            `PATIENCE_S` if that time ends first.
+        TimeoutError: There is a deadline, and the database answered neither before the deadline
+            nor, if that is sooner, within `PATIENCE_S`.
         StorageTransient: There is no deadline, and the database did not answer for `PATIENCE_S`.
     """
     if deadline is None:

@@ -156,7 +156,7 @@ def end_turn_of_dead(
 
 
 def end_draws(database: Database, study: Study) -> None:
-    """End the proposals: every point of the space already belongs to a trial or a proposal."""
+    """Allow no further proposals: each point of the space belongs to a trial or a proposal."""
     with database.begin() as txn:
         studies.lock(txn, study_id=study.id)
         proposer.end_draws(txn, study_id=study.id)
@@ -173,9 +173,10 @@ def store_block(
     """
     Store the points of a fit as the study's next proposals, and give up the proposer's lease.
 
-    These points are left out: unique points that a trial or a proposal already has, points that the
-    budget does not allow, points after about 1 MiB of JSON, and those that `store_proposals` does
-    not store. Draws are given under the lock of the study's row, so that they are consecutive.
+    These points are left out: points that must be unique although a trial or a proposal has their
+    params, points that the budget does not allow, points after about 1 MiB of JSON, and those that
+    `store_proposals` does not store. Draws are given under the lock of the study's row, so that
+    they are consecutive.
 
     Args:
         answers: What the study's resource function has said about the points.

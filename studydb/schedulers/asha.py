@@ -323,7 +323,8 @@ class ASHA(BaseScheduler):
         Yield the waiting trials that may be resumed when no new trial can be made, one per rung.
 
         A trial may be resumed if it can be trained up to `max_t` within the share `end_game` of all
-        training, or if no trial has reached `max_t` or is on its way there. No trial is resumed
+        training. A trial may also be resumed if no trial has reached `max_t`, and no trial that is
+        underway has reached a rung. No trial is resumed
         while another is underway to its first rung.
         """
         training = [self._training(bracket, view) for bracket in range(self.brackets)]

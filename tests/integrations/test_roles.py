@@ -315,7 +315,7 @@ UNUSED_INSERTS = {
 }
 
 
-def test_listed_rights_of_workers_are_those_that_their_statements_use_and_the_unused_ones():
+def test_each_listed_right_of_workers_is_used_by_a_statement_or_is_listed_as_unused():
     written, inserted, deleted = defaultdict(set), {"result", "proposal"}, set()
     for file, name, statement in statements():
         if (file, name) in NOT_OF_WORKERS or file == "deletion":

@@ -19,7 +19,9 @@ QUERY = "SELECT %s::float8[]::text"
         [math.nan, math.inf, -math.inf],
     ],
 )
-def test_server_reads_an_array_of_doubles_as_its_text(postgres_server, values):
+def test_server_reads_the_same_from_a_binary_array_as_from_the_text_of_the_array(
+    postgres_server, values
+):
     with BoundedConnection.connect(postgres_server) as connection:
         connection.adapters.register_dumper(DoubleArray, DoubleArrayDumper)
         received = connection.execute(QUERY, [DoubleArray.of(values)]).fetchone()
