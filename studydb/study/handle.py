@@ -167,7 +167,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
 
     @property
     def best_params(self) -> Mapping[str, Any]:
-        """The best trial's params."""
+        """The best trial's params, without values that a person has changed (`changed`)."""
         return self.best_trial.params
 
     @property
