@@ -61,7 +61,7 @@ def process_record(pid: int, started: int) -> "Process":
     return Process(
         host=socket.gethostname(),
         boot_id=boot_id(),
-        pid_namespace=_pid_namespace(),
+        pid_namespace=pid_namespace(),
         pid=pid,
         started=started,
     )
@@ -69,7 +69,7 @@ def process_record(pid: int, started: int) -> "Process":
 
 def is_local(process: "Process") -> bool:
     """Whether a process has the caller's boot ID and pid namespace; only then is its pid valid."""
-    return (process.boot_id, process.pid_namespace) == (boot_id(), _pid_namespace())
+    return (process.boot_id, process.pid_namespace) == (boot_id(), pid_namespace())
 
 
 def is_alive(process: "Process") -> bool:
@@ -327,7 +327,8 @@ def boot_id() -> str:
 
 
 @functools.cache
-def _pid_namespace() -> str:
+def pid_namespace() -> str:
+    """Name the namespace in which pids are valid here; "" if the host does not say it."""
     try:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  pid:[…] is no path
     except OSError:

@@ -112,7 +112,9 @@ def read_arguments(arguments: "Sequence[str]") -> "dict[str, Any]":
                 raise ValueError("A metric cannot be called checkpoint; --save saves a checkpoint.")
             _add(message, name, _value(text))
     if not message.keys() - {"checkpoint", "training_iteration"}:
-        raise ValueError("Give at least one metric, such as error=0.1.")
+        raise ValueError(
+            "Give at least one metric, such as error=0.1. See `studydb report --help`."
+        )
     return message
 
 

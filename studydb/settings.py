@@ -26,7 +26,11 @@ KEY_FILE = "STUDYDB_KEY_FILE"
 """The path of the key file; by default it is in the user's configuration directory."""
 
 PARENT = "STUDYDB_PARENT"
-"""The pid of a worker's parent process. When that process ends, so does the worker."""
+"""
+A worker's parent process, as PID@NAMESPACE. When that process ends, so does the worker.
+
+In another namespace of pids, as in a container, the pid says nothing.
+"""
 
 CACHE_SIZE = "STUDYDB_CACHE_SIZE"
 """The limit of this host's cache of remote checkpoints, such as 10GB; with 0 there is no cache."""

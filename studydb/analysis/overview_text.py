@@ -109,7 +109,7 @@ def best_line(overview: Overview) -> str:
     """Describe the best value, with its metric and mode, trial and step."""
     row, best = overview.row, overview.best
     if best is None:
-        return f"no {row.metric} reported yet"
+        return f"no {row.metric} reported yet" + (", only NaN" if overview.has_nan else "")
     called = "" if best.name is None else f" ({visible(best.name)})"
     return (
         f"{row.metric} ({row.mode}) {best_text(best.best_value)}, trial {best.number}{called}, "
@@ -151,7 +151,7 @@ def decision_lines(study: Study, overview: Overview) -> list[str]:
 
 
 def failure_lines(study: Study, overview: Overview) -> list[str]:
-    """Say why the study stopped or paused itself; show the last error, and how to see its cause."""
+    """Say why the study stopped or paused itself; show the last errors, and how to see causes."""
     reason, error = overview.progress.pause_reason, overview.last_error
     limit = overview.progress.limit_reached
     lines = [] if limit is None else [f"The study has stopped itself: its {visible(limit)}."]
@@ -162,6 +162,11 @@ def failure_lines(study: Study, overview: Overview) -> list[str]:
             at = f"trial {error.number}, attempt {error.attempt}"
             lines.append(f"Last error, of {at}: {visible(error.summary)}")
         lines.append(f"Details: `studydb show {shlex.quote(study.name)} {error.number}`.")
+    if (back := overview.given_back) is not None:
+        lines.append(
+            f"A worker has given back trial {back.number}, attempt {back.attempt}: "
+            f"{visible(back.summary)}"
+        )
     return lines
 
 
@@ -183,7 +188,9 @@ def _reached_limit(overview: Overview) -> str | None:
 def next_commands(study: Study, overview: Overview) -> list[str]:
     """Choose the commands that a person probably needs next, without --storage."""
     name, row = shlex.quote(study.name), overview.row
-    commands = [f"studydb trials {name} --state ERROR"] if row.error else []
+    commands = []
+    if row.error:
+        commands += [f"studydb trials {name} --state ERROR", f"studydb retry {name} --errored"]
     if overview.progress.promotes and row.paused:
         commands.append(f"studydb rungs {name}")  # the rungs at which PAUSED trials wait
     match overview.progress.status:

@@ -1,8 +1,10 @@
 """The progress of a study: one line on a terminal; elsewhere a plain line at most every 5 s."""
 
+import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from studydb.domain.life.states import State
@@ -41,7 +43,9 @@ class ProgressLine:
             clock: Returns seconds, for the time between plain lines.
         """
         self._name, self._objective = study_name, objective
-        self._stream = sys.stderr if stream is None else stream
+        stream = stream or sys.stderr
+        # In a program that was started without stderr, `sys.stderr` is None.
+        self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115
         self._clock = clock
         self._live: Live | None = None
         self._line = ""

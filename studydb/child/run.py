@@ -75,7 +75,7 @@ _DESCRIPTORS = 3
 
 _HOST_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 """
-If a trial's directory cannot be made because of one of these errors, another host may succeed, so
+If a trial's directory cannot be used because of one of these errors, another host may succeed, so
 the trial does not fail.
 """
 
@@ -245,8 +245,7 @@ class _TrialProcess:
         try:
             _make_directory(job, trial)
         except OSError as cause:
-            # An earlier attempt may have harmed the trial's own folder, but not the folders above.
-            is_of_host = cause.errno in _HOST_ERRORS or not _is_folder(Path(job.directory).parent)
+            is_of_host = _is_fault_of_host(cause, Path(job.directory))
             return Ended(End.UNPREPARED if is_of_host else End.FAILED, failure_of(cause))
         # Without a seed, all children, as copies of one process, would get the same random numbers.
         seed(job.seed, after_step=job.start_step)
@@ -372,11 +371,44 @@ def _make_directory(job: Job, trial: RunningTrial) -> None:
     Make the trial's directory if the trial runs a command, or is to run in the directory.
 
     If the trial is to run there, enter the directory.
+
+    Raises:
+        OSError: The directory cannot be made or entered; or the trial is to run there, but cannot
+            write there for a reason that lies with this host.
     """
     if job.to_import.trainable.kind == TrainableKind.COMMAND or job.runs_in_directory:
         directory = trial.directory
         if job.runs_in_directory:
             os.chdir(directory)
+            _refuse_unwritable(directory)
+
+
+def _refuse_unwritable(directory: Path) -> None:
+    by_effective_user = os.access in os.supports_effective_ids
+    if os.access(directory, os.W_OK, effective_ids=by_effective_user):
+        return
+    is_read_only = bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
+    # A trial may have forbidden writes to its own directory, and only read there.
+    if is_read_only or _is_of_another_user(directory):
+        code = errno.EROFS if is_read_only else errno.EACCES
+        raise OSError(code, os.strerror(code), str(directory))
+
+
+def _is_fault_of_host(cause: OSError, directory: Path) -> bool:
+    """
+    Whether a trial's directory cannot be used because of this host, and not because of the trial.
+
+    An earlier attempt may have harmed the trial's own folder. It has not harmed the folders above,
+    and has not made another user the owner of the folder.
+    """
+    if cause.errno in _HOST_ERRORS or not _is_folder(directory.parent):
+        return True
+    own = directory if _is_folder(directory) else directory.parent
+    return isinstance(cause, PermissionError) and _is_of_another_user(own)
+
+
+def _is_of_another_user(directory: Path) -> bool:
+    return directory.stat().st_uid != os.geteuid()
 
 
 def _is_folder(path: Path) -> bool:
@@ -384,6 +416,14 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # a folder above cannot be searched
         return False
+
+
+def exit_message(error: SystemExit) -> str:
+    """Say that a trial has failed because the user's code has raised SystemExit."""
+    message = f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."
+    if error.code == _USAGE:
+        message += " If it parses sys.argv: a trial gets no arguments there; use its config."
+    return message
 
 
 def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
@@ -395,12 +435,7 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
         return Ended(End.FAILED, structs.replace(failure, traceback=error.tail))
     failure = failure_of(error)
     if isinstance(error, SystemExit):
-        message = (
-            f"The trainable called sys.exit({error.code!r}). Return from it, or raise an error."
-        )
-        if error.code == _USAGE:
-            message += " If it parses sys.argv: a trial gets no arguments there; use its config."
-        failure = structs.replace(failure, message=message)
+        failure = structs.replace(failure, message=exit_message(error))
     elif isinstance(error, TrialStopped):
         message = "The trainable raised TrialStopped, but nothing had stopped it. Return instead."
         failure = structs.replace(failure, message=message)

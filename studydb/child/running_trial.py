@@ -25,7 +25,7 @@ from studydb.domain.errors import (
     TrialStopped,
     UsageError,
 )
-from studydb.domain.given_directory import GivenDirectory
+from studydb.domain.given_directory import GivenDirectory, UnmadeDirectory
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.rules import RuleWatch, rule_from_json
 from studydb.domain.metrics import STEP, STEPS_END, Result, read_report
@@ -64,7 +64,7 @@ class RunningTrial:
         self.checkpoint = checkpoint
         self.start_step = job.start_step
         self.raised_for: End | None = None
-        self.study_name = job.study_name
+        self.study_name, self.study_uuid = job.study_name, job.to_import.study_uuid
         self.grace_s = job.grace_s
         self.scratch = Path(job.scratch)
         self.runs_in_directory = job.runs_in_directory
@@ -287,8 +287,8 @@ class RunningTrial:
             yield
 
     def _send_with(self, result: Result, checkpoint: CheckpointLike | None) -> None:
-        if checkpoint is None:
-            self._send(result, (None, None))
+        if checkpoint is None or isinstance(checkpoint, UnmadeDirectory):
+            self._send(result, (None, None if checkpoint is None else checkpoint.error))
             return
         prepared = prepare(checkpoint)
         if not self._saves.may_upload_during_training or self._is_final(result):
@@ -329,7 +329,10 @@ class RunningTrial:
         self._last = result
 
     def _send_checkpoint(self, checkpoint: CheckpointLike, step: int) -> None:
-        outcome = self._saves.store(prepare(checkpoint), step=step)
+        if isinstance(checkpoint, UnmadeDirectory):
+            outcome: Outcome = None, checkpoint.error
+        else:
+            outcome = self._saves.store(prepare(checkpoint), step=step)
         self._supervisor.ask(Reported(self._supervisor.next_id(), None, *outcome))
 
     def _save_after_the_end(
@@ -378,6 +381,11 @@ def current(trial: RunningTrial) -> Iterator[None]:
         yield
     finally:
         _current = None
+
+
+def running_study() -> str | None:
+    """Return the UUID of the study whose trial runs in this process; None if no trial runs."""
+    return None if _current is None else _current.study_uuid
 
 
 def _connection_of_command() -> ModuleType | None:

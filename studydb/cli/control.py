@@ -10,11 +10,14 @@ from studydb.cli.opening import opened_study
 from studydb.cli.options import Spec, Storage, TrialWord, storage_option, study_argument
 from studydb.cli.printing import print_resumption
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.life.states import Status
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.parameters import parse_parameter, parse_parameters
 from studydb.domain.text.display import counted, visible
 from studydb.domain.text.names import check_tags, check_trial_name
 from studydb.settings import expanded
+
+_AFTER_FINISHED = "it was FINISHED, so no trial was running"
 
 trials_argument = click.argument("trials", metavar="[TRIAL]...", type=TrialWord(), nargs=-1)
 
@@ -30,8 +33,10 @@ def pause(*, name: str, trials: Sequence[int | str], storage: Storage) -> None:
     A running trial pauses at its next report, however late that is, and may save a checkpoint.
     """
     with opened_study(storage, name) as study:
+        was_finished = not trials and study.status is Status.FINISHED
         study.pause(*trials)
-    click.echo(f"{subject(name, trials)}: paused; running trials pause at their next report.")
+    then = _AFTER_FINISHED if was_finished else "running trials pause at their next report"
+    click.echo(f"{subject(name, trials)}: paused; {then}.")
 
 
 @click.command()
@@ -49,7 +54,11 @@ def resume(*, name: str, words: Sequence[str], storage: Storage) -> None:
     trials = [TrialWord().convert(word, None, None) for word in words if "=" not in word]
     changes = read_values(params)
     with opened_study(storage, name) as study:
+        before = None if trials else study.status
         study.resume(*trials, **changes)
+    if before in (Status.RUNNING, Status.FINISHED):
+        click.echo(f"Study {name!r} was neither paused nor stopped: it is {before}.")
+        return
     told = f" with {visible(' '.join(params))}" if params else ""
     click.echo(f"{subject(name, trials)}: resumed{told}.")
 
@@ -80,6 +89,7 @@ def stop(
     checkpoints are kept; a clone pins the checkpoint from which it begins.
     """
     with opened_study(storage, name) as study:
+        was_finished = not trials and study.status is Status.FINISHED
         study.stop(*trials, now=now, discard_checkpoints=discards)
     if discards:
         click.echo(
@@ -87,13 +97,13 @@ def stop(
             "corrupt ones."
         )
         return
-    how = "are killed" if now else "save and end, or are killed"
-    click.echo(f"{subject(name, trials)}: stopped; running trials {how}.")
+    then = f"running trials {'are killed' if now else 'save and end, or are killed'}"
+    click.echo(f"{subject(name, trials)}: stopped; {_AFTER_FINISHED if was_finished else then}.")
 
 
 @click.command()
 @study_argument
-@click.argument("params", metavar="K=V...", type=Spec(), nargs=-1)
+@click.argument("params", metavar="[K=V]...", type=Spec(), nargs=-1)
 @click.option(
     "--name",
     "label",
@@ -131,7 +141,7 @@ def enqueue(
     storage: Storage,
 ) -> None:
     """
-    Add a trial to NAME with these parameters; missing values are drawn from the space.
+    Add a trial to NAME with these parameters; missing values are drawn at random from the space.
 
     With --checkpoint, the trial begins from another trial's checkpoint, from a directory, or from a
     .pkl file that export-checkpoint wrote. A trial's checkpoint is kept until the new trial ends. A
@@ -145,8 +155,10 @@ def enqueue(
         start = {} if source is None else {"checkpoint": read_start(source)}
         options: dict[str, Any] = {"checkpoint_step": step, "resources": resources, **start}
         number = study.enqueue(given, name=label, tags=tags, **options)
+        are_drawn = bool(study.record.space.parameters) and not given
     called = "" if label is None else f", {label!r}"
-    click.echo(f"Study {name!r}: enqueued trial {number}{called}.")
+    drawn = "; its parameters are drawn at random from the space" if are_drawn else ""
+    click.echo(f"Study {name!r}: enqueued trial {number}{called}{drawn}.")
 
 
 @click.command()

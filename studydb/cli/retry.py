@@ -42,8 +42,9 @@ def retry(
     Run ended trials of NAME again. Each gets a clone: a new trial with the same parameters.
 
     A clone goes on from the newest checkpoint of the ended trial, and does not count toward
-    --num-trials. --errored, --cancelled, --finished and --all leave out trials that have a clone
-    already or are invalidated.
+    --num-trials. For a trial that has completed, give --from-scratch: its newest checkpoint may
+    leave nothing to train. --errored, --cancelled, --finished and --all leave out trials that have
+    a clone already or are invalidated.
     """
     given = zip(Selection, (errored, cancelled, finished, every), strict=True)
     chosen = [selection for selection, is_given in given if is_given]

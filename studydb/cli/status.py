@@ -74,7 +74,7 @@ def _document(study: "Study", overview: "Overview") -> dict[str, Any]:
     from studydb.analysis.explaining import explain_decision
     from studydb.analysis.fit_text import fit_texts
 
-    best, error = overview.best, overview.last_error
+    best, error, back = overview.best, overview.last_error, overview.given_back
     return {
         **overview.row._asdict(),
         "best": best and best_fields(overview.row.metric, overview.row.mode, best),
@@ -98,6 +98,7 @@ def _document(study: "Study", overview: "Overview") -> dict[str, Any]:
         "limits": overview.limits,
         "checkpoints": [each._asdict() for each in overview.checkpoints],
         "last_error": None if error is None else structs.asdict(error),
+        "given_back": None if back is None else structs.asdict(back),
         "notes": [note._asdict() for note in overview.notes],
         "resources": fit_texts(overview.fit),
     }

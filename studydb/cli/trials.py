@@ -223,4 +223,5 @@ def best_fields(metric: str, mode: str, best: TrialRow) -> dict[str, Any]:
         "best_step": best.summary.best_step,
         "state": best.state,
         "params": best.params,
+        "changed": best.changed,
     }

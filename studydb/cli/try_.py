@@ -2,15 +2,17 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Never
 
 import click
 
 from studydb.cli.control import read_values
+from studydb.cli.formatting import assignments
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
+from studydb.cli.printing import print_fields
 from studydb.domain.errors import StudydbError
 from studydb.domain.failures import failure_of
 from studydb.domain.text.display import printed, value_text, visible
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from studydb.domain.metrics import Result
 
 FAILED = 1
+
+
+class _Terminated(SystemExit):
+    """The exit of this process on SIGTERM; any other SystemExit comes from the user's code."""
 
 
 @click.command("try")
@@ -35,14 +41,18 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
     Parameters that are not given are drawn at random. An error of your code is printed with its
     traceback.
     """
+    from studydb.child.run import exit_message
     from studydb.study.trying import try_trainable
     from studydb.trainables import GivenBack, ProcessLost
 
-    # SIGTERM raises SystemExit, so that a `finally` block kills the processes of a command.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    # SIGTERM raises an exception, so that a `finally` block kills the processes of a command.
+    signal.signal(signal.SIGTERM, _end)
     given = read_values(params)
     with opened_study(storage, name) as study:
-        metric = study.record.objective.metric
+        metric, space = study.record.objective.metric, study.record.space
+
+        def show_params(params: Mapping[str, Any]) -> None:
+            print_fields({"params": assignments(space.flatten(params)) or None})
 
         def show(result: "Result", saved: bool) -> None:  # noqa: FBT001  `try_trainable` calls it
             others = "".join(f"  {key}={value!r}" for key, value in result.metrics.items())
@@ -51,17 +61,30 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
             click.echo(visible(line))
 
         try:
-            stores = study.database.locations.checkpoint_stores(study.record)
-            try_trainable(study.record, given, workdir=Path.cwd(), stores=stores, on_report=show)
-        except (StudydbError, BrokenPipeError):
+            try_trainable(
+                study.record,
+                given,
+                workdir=Path.cwd(),
+                stores=study.database.locations.checkpoint_stores(study.record),
+                on_start=show_params,
+                on_report=show,
+            )
+        except (StudydbError, BrokenPipeError, _Terminated):
             raise
         except (GivenBack, ProcessLost) as error:
             click.echo(visible(f"studydb: {error}"), err=True)
+            return FAILED
+        except SystemExit as error:
+            click.echo(visible(f"studydb: {exit_message(error)}"), err=True)
             return FAILED
         except Exception as error:  # noqa: BLE001  the user's code may raise anything
             return _fail(error, debug=debug)
     click.echo("The trial is complete; nothing was stored.")
     return 0
+
+
+def _end(number: int, _: object) -> Never:
+    raise _Terminated(128 + number)
 
 
 def _fail(error: Exception, *, debug: bool) -> int:

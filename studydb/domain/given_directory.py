@@ -1,7 +1,8 @@
-"""A checkpoint's directory, which studydb may move instead of copying it."""
+"""The directory that studydb makes for a checkpoint, and the case that it cannot be made."""
 
 from os import fspath
 from pathlib import Path
+from typing import Self
 
 from msgspec import Struct
 
@@ -18,3 +19,23 @@ class GivenDirectory(Struct, frozen=True):
 
     def __fspath__(self) -> str:
         return fspath(self.path)
+
+
+class UnmadeDirectory(Struct, frozen=True):
+    """
+    Stands for a checkpoint for which this host could not make a directory.
+
+    As after a failure of the store, training continues and the previous checkpoint is kept.
+
+    Attributes:
+        error: What is shown to people as the error of the checkpoint.
+    """
+
+    error: str
+
+    @classmethod
+    def because(cls, cause: OSError) -> Self:
+        return cls(
+            f"This host could not make the directory of a checkpoint: {cause}. Training continues, "
+            "and the previous checkpoint is kept."
+        )

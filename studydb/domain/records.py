@@ -349,9 +349,9 @@ class Worker(Struct, frozen=True):
 
 class LastError(Struct, frozen=True):
     """
-    The error of a study's last attempt that failed, or that was lost with a known cause.
+    The newest error of a study's attempts that failed, were lost or were given back.
 
-    Only the study's newest 2,000 events are searched.
+    See `store.events.last_error` and `store.overview.given_back`.
     """
 
     number: int

@@ -19,7 +19,7 @@ from studydb.lease.fitting import RESUME_SCAN_S, Fitting
 from studydb.lease.proposing import Proposer, Step
 from studydb.lease.watch import PollInterval, Watch
 from studydb.operations.ask import ask
-from studydb.operations.claim import claim
+from studydb.operations.claim import claim, wait_for_earlier_send
 from studydb.operations.leave_draw import leave_draw
 from studydb.operations.promote import Asked, NextStep, promote
 from studydb.operations.recover import recover, recover_host
@@ -104,8 +104,9 @@ class Acquirer:
 
     def _search(self) -> Claim | None:
         again, self._again = self._again, True  # stays True if `_acquire` raises
+        if not again:
+            self._claimant = self._new_claimant()
         claimed = self._acquire(again=again)
-        self._claimant = self._new_claimant()
         self._again, self._is_idle = False, claimed is None
         if claimed is None:
             self._watch.forget()
@@ -141,6 +142,26 @@ class Acquirer:
     def is_unanswered(self) -> bool:
         """Whether the last search was cut short by an error; it may still have claimed a trial."""
         return self._again
+
+    @property
+    def token(self) -> str:
+        """The token of the last search, or of the first search if there was none yet."""
+        return self._claimant.token
+
+    def send_again(self) -> None:
+        """Let the next search send the last token again, because the caller lost its answer."""
+        self._again = True
+
+    def find_claimed(self) -> Claim | None:
+        """
+        Find the trial that the last search has claimed, unless its attempt has ended.
+
+        No trial is claimed. A send of the search that is still being carried out is waited for.
+
+        Raises:
+            StorageError: The database did not answer, or cannot be used.
+        """
+        return wait_for_earlier_send(self._database, self._study, self._claimant)
 
     def _may_succeed(self) -> bool:
         """Whether a search may succeed. The check writes only if a proposal must be made."""

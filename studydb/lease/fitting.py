@@ -56,12 +56,15 @@ class Fitting:
         free_cards: Callable[[], Sequence[float]] | None = None,
         wait_for_cards: Callable[[bool], None] = lambda _: None,
         reserve_after_s: float = RESERVE_AFTER_S,
+        takes_turns: bool = True,
         clock_s: Callable[[], float] = monotonic,
     ) -> None:
         """
         Prepare to search; nothing is read yet.
 
         Args:
+            takes_turns: False if the caller lets only one thread at a time search or look. Then
+                there is no turn, which Ctrl-C could leave with a thread that no longer searches.
             free_cards: Returns, for each GPU, the part (0 to 1) that no process has locked. The
                 argument is None if only this process uses the GPUs.
             wait_for_cards: Shows other workers whether a trial waits here for GPUs that they hold.
@@ -69,7 +72,8 @@ class Fitting:
         self._database, self._study, self._worker_id = database, study, worker_id
         self._clock_s, self._wait_for_cards = clock_s, wait_for_cards
         self._learned_s = self._scanned_s = NEVER
-        self._turn, self._learning = threading.Lock(), threading.Lock()
+        self._turn = threading.Lock() if takes_turns else None
+        self._learning = threading.Lock()
         self._refused: set[str] = set()
         self.ledger = Ledger(capacity, free_cards)
         self.queues = ClassQueues(
@@ -124,11 +128,11 @@ class Fitting:
             self.learn()
         if not self.is_classed or self.is_unlimited:
             return None
-        if self._turn.acquire(blocking=False):  # else another slot searches, and reads the queues
+        if self.take_turn(0.0):  # else another slot searches, and reads the queues
             try:
                 read_queues(self._database, self._study, self.queues)
             finally:
-                self._turn.release()
+                self.end_turn()
         return self.queues.fitting()
 
     def show_wait(self, *, makes_new: bool) -> None:
@@ -157,11 +161,12 @@ class Fitting:
 
     def take_turn(self, timeout_s: float) -> bool:
         """Take the turn to search; False if another slot keeps the turn for all of this time."""
-        return self._turn.acquire(timeout=timeout_s)
+        return self._turn is None or self._turn.acquire(timeout=timeout_s)
 
     def end_turn(self) -> None:
         """Give up the turn to search."""
-        self._turn.release()
+        if self._turn is not None:
+            self._turn.release()
 
     def claim(self, claimant: Claimant, *, again: bool) -> Claim | None:
         """Claim the first trial that fits; the caller has the turn."""
@@ -191,11 +196,11 @@ class Fitting:
         Record that a claimed trial uses the resources that it asks for; False if they are not free.
 
         If the locks of the GPUs cannot be read, nothing counts as free: the trial is given back,
-        and the next search raises the error.
+        and the next search raises the error. A second call for the same claim changes nothing.
         """
-        is_held = False
+        is_held = self.granted(claim) is not None
         with suppress(HostError):
-            is_held = self.ledger.hold(claim.lease.token, self.request_of(claim))
+            is_held = is_held or self.ledger.hold(claim.lease.token, self.request_of(claim))
         if not is_held:
             self._refused.add(claim.lease.token)
         return is_held

@@ -1,7 +1,6 @@
 """The own loop: a user's process that asks for trials and runs these trials itself."""
 
 import shlex
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -12,10 +11,9 @@ from pathlib import Path
 from studydb.db import Database
 from studydb.domain.errors import LeaseLost, StudyFailed
 from studydb.domain.life.states import Reason, Status
-from studydb.domain.records import DRAIN, LEASE_S, Claim, Study
+from studydb.domain.records import DRAIN, LEASE_S, Study
 from studydb.domain.resources import UNLIMITED, Capacity
 from studydb.domain.user_warnings import warn_user
-from studydb.lease.acquire import Acquirer
 from studydb.lease.held import HeldAttempt, refusal
 from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_trial import OwnTrial, give_back
@@ -63,13 +61,14 @@ class OwnLoop:
             TimeoutError: The database did not answer before the deadline.
             StorageTransient: There is no deadline, and the database did not answer for 15 minutes.
         """
-        self._study, self._ask_rule, self._capacity = study, ask_rule, capacity
+        self._study, self._capacity = study, capacity
         self._shown_cause: str | None = None
         self._has_warned_of_size = self._has_warned_of_unended = False
         self._worker = worker = OwnWorker(
             storage,
             study,
             lease_s=lease_s,
+            ask_rule=ask_rule,
             capacity=capacity,
             at_close=at_close,
             deadline=deadline,
@@ -78,14 +77,7 @@ class OwnLoop:
         weakref.finalize(self, worker.abandon).atexit = False
         self._database, self._heartbeat = worker.database, worker.heartbeat
         self._fitting, self._forget = worker.fitting, worker.forget
-        self._acquirer = Acquirer(
-            self._database,
-            study,
-            worker_id=worker.id,
-            lease_s=lease_s,
-            fitting=self._fitting,
-        )
-        self._acquiring = threading.RLock()
+        self._acquirer, self._acquiring = worker.acquirer, worker.acquiring
 
     @property
     def is_foreign(self) -> bool:
@@ -95,6 +87,8 @@ class OwnLoop:
     def ask(self, deadline: float | None = None) -> OwnTrial | None:
         """
         Get the next trial; None if no more follow, or a person has drained this process.
+
+        If another thread closes this loop, the result is None, too.
 
         Args:
             deadline: Until when to wait, by the monotonic clock; None to wait without end.
@@ -108,10 +102,10 @@ class OwnLoop:
         poll_interval = PollInterval()
         has_seen_work = False
         self._warn_of_unended()
-        while not self._is_drained:
-            claim = self._acquire(deadline)
-            if claim is not None:
-                trial = self._begin(claim)
+        while not self._is_over:
+            held = self._acquire(deadline)
+            if held is not None:
+                trial = self._begin(held)
                 if trial is None:
                     continue
                 return trial
@@ -128,14 +122,16 @@ class OwnLoop:
         return None
 
     @property
-    def _is_drained(self) -> bool:
-        return self._heartbeat.request == DRAIN or self._acquirer.is_drained
+    def _is_over(self) -> bool:
+        """Whether a person has drained this process, or another thread has closed the loop."""
+        is_drained = self._heartbeat.request == DRAIN or self._acquirer.is_drained
+        return is_drained or self._worker.is_closed
 
     def _await_work(self, deadline: float | None, poll_interval: PollInterval) -> bool:
         """Wait until a trial may be claimed; return False if this process gets no more trials."""
-        while not self._is_drained:
+        while not self._is_over:
             is_unused = self._fitting.is_unused  # read first: a trial may end during the look
-            progress = retry_until(deadline, self._acquirer.look)
+            progress = self._look(self._acquirer.look, deadline)
             if progress.can_claim:
                 return True
             if progress.pause_reason is not None:
@@ -169,7 +165,11 @@ class OwnLoop:
         awaits = partial(awaits_recovery, self._database, self._study, worker_id=self._worker.id)
         if retry_until(deadline, awaits):
             return False
-        return retry_until(deadline, self._acquirer.look_anew).is_exhausted(n_held)
+        return self._look(self._acquirer.look_anew, deadline).is_exhausted(n_held)
+
+    def _look(self, look: Callable[[], StudyProgress], deadline: float | None) -> StudyProgress:
+        with locked_until(self._acquiring, deadline):
+            return retry_until(deadline, look)
 
     def _warn_of_unended(self) -> None:
         """Warn once that the program drops trials before their end, which makes them run again."""
@@ -204,14 +204,12 @@ class OwnLoop:
             f"`studydb status {name}` says what trials ask for."
         )
 
-    def _begin(self, claim: Claim) -> OwnTrial | None:
-        """Make the handle of a claimed trial; return None if the trial must not run or is lost."""
-        held = HeldAttempt(self._database, self._study, claim, ask_rule=self._ask_rule)
-        self._heartbeat.add(held)
-        if self._fitting.is_refused(claim):
+    def _begin(self, held: HeldAttempt) -> OwnTrial | None:
+        """Make the handle of a held trial; return None if the trial must not run or is lost."""
+        if self._fitting.is_refused(held.claim):
             give_back(held, self._forget)
             return None
-        if (failure := refusal(claim)) is not None:
+        if (failure := refusal(held.claim)) is not None:
             with suppress(LeaseLost):
                 held.end(Reason.FAILED, failure=failure)
             self._forget(held)
@@ -233,9 +231,15 @@ class OwnLoop:
             give_back(held, self._forget)
             raise
 
-    def _acquire(self, deadline: float | None) -> Claim | None:
+    def _acquire(self, deadline: float | None) -> HeldAttempt | None:
+        worker = self._worker
         with locked_until(self._acquiring, deadline):  # all threads share one claim token
-            return retry_until(deadline, self._acquirer.acquire)
+            claim = None if worker.is_closed else worker.acquire(deadline)
+            if claim is None:
+                return None
+            held = worker.hold(claim)
+            worker.settle()
+            return held
 
     def close(self) -> None:
         """Give back all held trials, and record that this process has ended."""

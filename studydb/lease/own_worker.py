@@ -8,6 +8,7 @@ the user has dropped the loop and its trials, the flushing thread can end the wo
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from queue import SimpleQueue
@@ -15,15 +16,17 @@ from uuid import uuid4
 
 from studydb.db import connect
 from studydb.domain.errors import StudydbError
-from studydb.domain.records import Study
+from studydb.domain.records import Claim, Study
 from studydb.domain.resources import Capacity
 from studydb.domain.roles import Role
+from studydb.lease.acquire import Acquirer
 from studydb.lease.buffer import FLUSH_S
 from studydb.lease.fitting import Fitting
 from studydb.lease.heartbeat import Heartbeat
 from studydb.lease.held import HeldAttempt
-from studydb.lease.own_trial import give_back
-from studydb.lease.retries import retry_until
+from studydb.lease.own_trial import LAST_PATIENCE_S, give_back
+from studydb.lease.retries import locked_until, retry_until
+from studydb.lease.rule_judge import AskRule
 from studydb.lease.upload_collector import UploadCollector
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
@@ -44,6 +47,9 @@ class OwnWorker:
         database: The connections of the loop and its trials.
         heartbeat: Renews the leases, through another connection.
         fitting: Counts the resources of the held trials.
+        acquirer: Claims trials for the loop.
+        acquiring: A thread that searches for a trial, or looks whether there is one, holds this
+            lock until the trial is held.
         unended: A list with the number of the first dropped trial; empty if there is none. A trial
             whose lease was lost does not count.
         is_abandoned: Whether Python has deleted the loop and the handles of its trials, so that the
@@ -56,13 +62,14 @@ class OwnWorker:
         study: Study,
         *,
         lease_s: float,
+        ask_rule: AskRule | None,
         capacity: Capacity,
         at_close: Callable[[], None],
         deadline: float | None,
     ) -> None:
         """Register this process; start the heartbeat and the flushing thread; see `OwnLoop`."""
         self.pid = os.getpid()
-        self._study, self._lease_s = study, lease_s
+        self._study, self._lease_s, self._ask_rule = study, lease_s, ask_rule
         self._capacity, self._at_close = capacity, at_close
         self.database, self._heartbeat_database = connect(storage), connect(storage, connections=1)
         try:
@@ -70,7 +77,14 @@ class OwnWorker:
         except BaseException:
             self._close_connections()
             raise
-        self.fitting = Fitting(self.database, study, worker_id=self.id, capacity=capacity)
+        self.fitting = Fitting(
+            self.database, study, worker_id=self.id, capacity=capacity, takes_turns=False
+        )
+        self.acquirer = Acquirer(
+            self.database, study, worker_id=self.id, lease_s=lease_s, fitting=self.fitting
+        )
+        self.acquiring = threading.RLock()
+        self._settled_token = self.acquirer.token
         self._uploads = UploadCollector(self._heartbeat_database, study)
         self.is_abandoned = False
         self.unended: list[int] = []
@@ -126,6 +140,44 @@ class OwnWorker:
         """Whether this process is a fork of the process that registered."""
         return os.getpid() != self.pid
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called, so that no more trials are claimed."""
+        return self._closed.is_set()
+
+    def acquire(self, deadline: float | None) -> Claim | None:
+        """
+        Acquire a trial; the caller holds `acquiring`, and calls `settle` once it handles the trial.
+
+        If Ctrl-C or an error comes before `settle`, the next call finds the same trial.
+
+        Raises:
+            TimeoutError, StorageTransient: See `retry_until`.
+        """
+        token = None if self._is_settled else self.acquirer.token
+        if token is not None:
+            self.acquirer.send_again()
+        claim = retry_until(deadline, self.acquirer.acquire)
+        if claim is None:
+            if token is not None:  # the trial was recovered
+                self.fitting.ledger.release(token)
+            self.settle()
+        return claim
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._settled_token == self.acquirer.token
+
+    def settle(self) -> None:
+        """Note that the trial of the last search is handled, or that the search got none."""
+        self._settled_token = self.acquirer.token
+
+    def hold(self, claim: Claim) -> HeldAttempt:
+        """Begin to renew the lease of a claimed trial."""
+        held = HeldAttempt(self.database, self._study, claim, ask_rule=self._ask_rule)
+        self.heartbeat.add(held)
+        return held
+
     def forget(self, held: HeldAttempt) -> None:
         """Stop renewing an attempt's lease, and count the attempt's resources as free."""
         self.heartbeat.discard(held)
@@ -165,9 +217,27 @@ class OwnWorker:
                 steps.callback(self._close_connections)
                 steps.callback(self._leave)
                 steps.callback(self.heartbeat.stop)
+                steps.callback(self._give_back_held)
                 self._closed.set()
-                for held in self.heartbeat.held():
-                    give_back(held, self.forget)
+                self._hold_unsettled()
+
+    def _hold_unsettled(self) -> None:
+        """
+        Hold the trial that a search has claimed, if Ctrl-C or an error came before `settle`.
+
+        If the trial is not found, its lease expires, and a sweep recovers the trial.
+        """
+        deadline = time.monotonic() + LAST_PATIENCE_S
+        # Another thread that searches now holds its trial itself before it releases the lock.
+        with suppress(StudydbError, TimeoutError), locked_until(self.acquiring, deadline):
+            if not self._is_settled:
+                claim = retry_until(deadline, self.acquirer.find_claimed)
+                if claim is not None:
+                    self.hold(claim)
+
+    def _give_back_held(self) -> None:
+        for held in self.heartbeat.held():
+            give_back(held, self.forget)
 
     def _leave(self) -> None:
         with suppress(StudydbError):

@@ -102,9 +102,9 @@ def _claim_with_more(
     )
 
 
-def add_configs(database: Database, study: Study) -> bool:
+def add_configs(database: Database, study: Study, *, resource_class: str = "") -> bool:
     """
-    Add configs to PENDING trials at the head of the queue, if they have none.
+    Add configs to the first PENDING trials of a resource class, if they have none.
 
     Earlier versions of studydb stored no configs, and a claim gives out no trial without a config.
 
@@ -112,7 +112,9 @@ def add_configs(database: Database, study: Study) -> bool:
         Whether there were such trials.
     """
     with database.begin(write=False) as txn:
-        lacking = claims.without_config(txn, study_id=study.id, limit=MOST_CONFIGS)
+        lacking = claims.without_config(
+            txn, study_id=study.id, resource_class=resource_class, limit=MOST_CONFIGS
+        )
     if lacking:
         with database.begin(durable=False) as txn:
             for trial_id, params in lacking:

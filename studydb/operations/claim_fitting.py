@@ -1,5 +1,7 @@
 """Give a worker a runnable trial that fits the worker, if the study's trials ask for resources."""
 
+from functools import partial
+
 from studydb.db import Database
 from studydb.db.faults import Duplicate
 from studydb.domain.class_queues import ClassQueues
@@ -58,8 +60,6 @@ def claim_fitting(
     stop_if_too_old(database, study)
     try:
         claimed = _claim_first(database, study, claimant, queues, after_position)
-        if claimed is None and add_configs(database, study):
-            claimed = _claim_first(database, study, claimant, queues, QUEUE_START)
         if claimed is None and again:
             claimed = wait_for_earlier_send(database, study, claimant)
             claimed = claimed or _claim_first(database, study, claimant, queues, QUEUE_START)
@@ -96,13 +96,17 @@ def _try_classes(
     tried: set[str] = set()
     while (chosen := queues.next_claim(tried)) is not None:
         name, (priority, number) = chosen
-        claimed = claim_once(
+        try_claim = partial(
+            claim_once,
             database,
             study,
             claimant,
             after_position=QueuePosition(priority, number - 1),
             resource_class=name,
         )
+        claimed = try_claim()
+        if claimed is None and add_configs(database, study, resource_class=name):
+            claimed = try_claim()
         if claimed is not None:
             return claimed
         queues.emptied(name)

@@ -34,7 +34,8 @@ def describe_failure(database: Database, study: Study, progress: StudyProgress) 
         more = "enqueue trials" if study.num_trials is None else "give the study more trials"
         command = "enqueue" if study.num_trials is None else "extend"
         correction = _correction(study, progress)
-        cure = f"{correction}, and {more} (`{command}`), or create the study anew."
+        again = f"run the trials again (`studydb retry {name} --errored`)"
+        cure = f"{correction}, and {again}, {more} (`{command}`), or create the study anew."
     details = f" Details: `studydb show {name} {error.number}`." if error else ""
     return f"{why.rstrip('.')}.{details} {cure}"
 

@@ -1,6 +1,6 @@
 """Read all that a page about a study shows, in one transaction, without locks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import UnknownStudy
+from studydb.domain.life.states import State
 from studydb.domain.listed_rows import (
     CheckpointSizes,
     LastDecision,
@@ -51,7 +52,10 @@ class Overview(Struct, frozen=True):
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
+        has_nan: Whether one of the newest trials has reported only NaN; False if `best` is a trial.
         last_error: The error of the newest attempt that failed, or was lost with a known cause.
+        given_back: The error with which a worker last gave back one of the PENDING trials in
+            `unfinished`, because its host cannot run the trial, for example.
         ends: How the study's newest trials have ended.
         checkpoints: The total sizes of the kept checkpoints of the trials that were read for
             `ends`, by host and by whether a person has uploaded the checkpoints.
@@ -64,12 +68,14 @@ class Overview(Struct, frozen=True):
     row: ListedStudy
     progress: StudyProgress
     best: TrialRow | None
+    has_nan: bool
     unfinished: list[ListedTrial]
     decisions: list[LastDecision]
     workers: WorkerList
     ends: RecentEnds
     problems: list[StudyProblem]
     last_error: LastError | None
+    given_back: LastError | None
     checkpoints: list[CheckpointSizes]
     limits: list[str]
     notes: list[ListedNote]
@@ -91,11 +97,14 @@ def read_overview(database: Database, study: Study) -> Overview:
         ends = store.recent_ends(txn, study_id=study.id, n_trials=row.n_trials)
         newest = checkpoint_listing.newest_trials(txn, study_id=study.id, limit=ends.read)
         progress = progress_in(txn, study)
+        best = next(iter(ranking.best(txn, study_id=study.id)), None)
+        unfinished = _unfinished(txn, study)
         return Overview(
             row=row,
             progress=progress,
-            best=next(iter(ranking.best(txn, study_id=study.id)), None),
-            unfinished=_unfinished(txn, study),
+            best=best,
+            has_nan=best is None and ranking.has_nan(txn, study_id=study.id),
+            unfinished=unfinished,
             decisions=rung_listing.last_decisions(
                 txn,
                 study_id=study.id,
@@ -107,6 +116,7 @@ def read_overview(database: Database, study: Study) -> Overview:
             ends=ends,
             problems=events.problems(txn, study_id=study.id),
             last_error=events.last_error(txn, study_id=study.id),
+            given_back=_given_back(txn, study, unfinished),
             checkpoints=checkpoint_listing.sizes(txn, trial_ids=newest),
             limits=[*describe_limits(txn, study), *describe_quota(txn, study)],
             notes=notes.newest(txn, study_id=study.id, trial_id=None, limit=MOST_NOTES),
@@ -127,6 +137,11 @@ def _unfinished(txn: Txn, study: Study) -> list[ListedTrial]:
     chosen = [number for state, numbers in by_state.items() for number in numbers[: sizes[state]]]
     rows = view_rows.trials_numbered(txn, study_id=study.id, numbers=chosen)
     return [row for state in by_state for row in rows if row.state == state]
+
+
+def _given_back(txn: Txn, study: Study, unfinished: Sequence[ListedTrial]) -> LastError | None:
+    waiting = [row.number for row in unfinished if row.state == State.PENDING and row.attempt]
+    return store.given_back(txn, study_id=study.id, numbers=waiting) if waiting else None
 
 
 def share(sizes: Mapping[Group, int], total: int) -> dict[Group, int]:

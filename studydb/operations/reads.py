@@ -134,10 +134,13 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
         found = ranking.best(txn, study_id=study.id, limit=limit)
         if not found:
             studies.check_exists(txn, study_id=study.id)
+            has_nan = ranking.has_nan(txn, study_id=study.id)
     if not found:
+        metric = repr(study.objective.metric)
+        reported = f"any {metric} but NaN" if has_nan else metric
         raise NoResults(
-            f"No trial of study {study.name!r} has reported {study.objective.metric!r} yet; NaN "
-            "and the values of invalidated trials do not count. "
+            f"No trial of study {study.name!r} has reported {reported} yet; NaN and the values of "
+            "invalidated trials do not count. "
             f"`studydb status {shlex.quote(study.name)}` shows what the study is doing."
         )
     return found

@@ -220,13 +220,15 @@ def leased(txn: Txn, *, trial_id: int) -> LeasedTrial:
     return LeasedTrial._make(existing(txn.first(_LEASED_ROW, trial=trial_id)))
 
 
-def without_config(txn: Txn, *, study_id: int, limit: int) -> list[tuple[int, Any]]:
+def without_config(
+    txn: Txn, *, study_id: int, resource_class: str, limit: int
+) -> list[tuple[int, Any]]:
     """
-    Search the queue's first `limit` trials for trials without a config; return ids and params.
+    Search a class's first `limit` claimable trials for those without a config; return (id, params).
 
     Such trials were made by an old version of studydb, which did not store configs.
     """
-    rows = txn.all(_WITHOUT_CONFIG, study=study_id, limit=limit)
+    rows = txn.all(_WITHOUT_CONFIG, study=study_id, fits=resource_class, limit=limit)
     return [(row.id, row.params) for row in rows]
 
 

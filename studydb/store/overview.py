@@ -1,11 +1,15 @@
-"""Read unfinished trials and recent ends of trials, at a cost that does not grow with the study."""
+"""Read unfinished trials and newest ends, at a cost that does not grow with the study."""
+
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from studydb.db import Prepared, Txn
-from studydb.db.schema import in_state, trial
+from studydb.db.dialect import is_listed
+from studydb.db.schema import attempt, in_state, trial
 from studydb.domain.life.states import Reason, State
 from studydb.domain.listed_rows import RecentEnds
+from studydb.domain.records import LastError
 
 MOST_READ = 1_000
 LEAST_READ = 100
@@ -44,6 +48,25 @@ _UNFINISHED = {
     ),
     State.PAUSED: (Prepared(_NUMBERS.where(in_state(State.PAUSED)).limit(_LIMIT)),),
 }
+
+_GIVEN_BACK = Prepared(
+    sa.select(
+        trial.c.number,
+        attempt.c.attempt,
+        attempt.c.error_type.label("type"),
+        attempt.c.error_message,
+    )
+    .join(attempt, sa.and_(attempt.c.trial_id == trial.c.id, attempt.c.attempt == trial.c.attempt))
+    .where(
+        trial.c.study_id == sa.bindparam("study"),
+        is_listed(trial.c.number, "numbers"),
+        in_state(State.PENDING),
+        attempt.c.reason == Reason.PREEMPTED,
+        attempt.c.error_type.is_not(None),
+    )
+    .order_by(attempt.c.ended_at.desc())
+    .limit(1)
+)
 
 _NEWEST = (
     sa.select(trial.c.reason, trial.c.started_at, trial.c.ended_at)
@@ -88,6 +111,19 @@ def unfinished(txn: Txn, *, study_id: int, limit: int) -> dict[State, list[int]]
         rows = [row for query in queries for row in txn.all(query, study=study_id, limit=limit)]
         found[state] = [row.number for row in rows[:limit]]
     return found
+
+
+def given_back(txn: Txn, *, study_id: int, numbers: Sequence[int]) -> LastError | None:
+    """
+    Find why a worker last gave back one of these trials, if the trial still waits.
+
+    Workers store an error if their host cannot run the trial, or if a command asks to run later.
+    They store none if they end or are drained.
+    """
+    row = txn.first(_GIVEN_BACK, study=study_id, numbers=list(numbers))
+    if row is None:
+        return None
+    return LastError(row.number, row.attempt, row.type, row.error_message or "")
 
 
 def recent_ends(txn: Txn, *, study_id: int, n_trials: int) -> RecentEnds:

@@ -18,8 +18,12 @@ from studydb.domain.life.states import State
 from studydb.domain.records import TrialRow
 from studydb.store import tags, trials
 
+NEWEST_READ = 100
+"""How many of a study's newest trials `has_nan` reads; workers without a best trial call it."""
+
 _OF_STUDY = trial.c.study_id == sa.bindparam("study")
-_IS_NAN = trial.c.best_value == sa.literal(math.nan, trial.c.best_value.type)
+_NAN = sa.literal(math.nan, trial.c.best_value.type)
+_IS_NAN = trial.c.best_value == _NAN
 
 
 def _ranked(*columns: Any) -> sa.Select[Any]:
@@ -59,6 +63,20 @@ _WITHOUT_RANK = (
     )
     .order_by(trial.c.number)
 )
+
+_NEWEST = (
+    sa.select(trial.c.best_value)
+    .where(_OF_STUDY)
+    .order_by(trial.c.number.desc())
+    .limit(NEWEST_READ)
+    .subquery()
+)
+_HAS_NAN = Prepared(sa.select(sa.true()).where(_NEWEST.c.best_value == _NAN).limit(1))
+
+
+def has_nan(txn: Txn, *, study_id: int) -> bool:
+    """Whether one of the study's newest trials has reported values, all of which are NaN."""
+    return txn.first(_HAS_NAN, study=study_id) is not None
 
 
 def best(txn: Txn, *, study_id: int, limit: int = 1) -> list[TrialRow]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from studydb.analysis.overview_text import problem_text
+from studydb.child.running_trial import running_study
 from studydb.db import Database
 from studydb.domain.errors import (
     NoResults,
@@ -29,7 +30,7 @@ from studydb.operations.failing import describe_failure, last_error
 from studydb.operations.overview import study_problems
 from studydb.operations.study_progress import StudyProgress, read_progress
 from studydb.study.storage import read_patiently
-from studydb.trainables import module_in_import
+from studydb.trainables import code_in_import
 from studydb.worker.worker_processes import WorkerProcesses
 
 if TYPE_CHECKING:
@@ -47,14 +48,29 @@ RELEASED = "The workers have ended; run the study again to continue their trials
 
 def refuse_during_import(call: str) -> None:
     """
-    Raise `NotAllowed` if this process imports a module to run a study's code.
+    Raise `NotAllowed` if this process imports modules to run a study's code.
 
     If a worker imported a script that calls `study.run()`, each trial would run the whole study.
     """
-    if (module := module_in_import()) is not None:
+    if (code := code_in_import()) is not None:
         raise NotAllowed(
-            f"The module {module!r} calls {call} when it is imported, and a worker imports it for "
+            f"{code} calls {call} when it is imported, and a worker imports it for "
             f'the study\'s code. Put the call below `if __name__ == "__main__":`.'
+        )
+
+
+def _refuse_in_own_trial(study: Record) -> None:
+    """
+    Raise `NotAllowed` if this process runs a trial of the study; trials may run other studies.
+
+    The run would wait until its own trial has ended. A trial calls `study.run` by mistake if it
+    imports the script that runs the study.
+    """
+    if running_study() == study.uuid:
+        raise NotAllowed(
+            f"A trial of study {study.name!r} calls study.run() of this study, so the run would "
+            "wait for its own trial without end. If the trial imports the script that runs the "
+            'study, put the call in the script below `if __name__ == "__main__":`.'
         )
 
 
@@ -62,6 +78,7 @@ def run(database: Database, study: Record, *, workers: int) -> Counts:
     """Start worker processes that run a study until it is done; see `Study.run`."""
     from studydb.analysis.progress_line import ProgressLine  # noqa: PLC0415  imports the display
 
+    _refuse_in_own_trial(study)
     study = replace(study, name=read_patiently(lambda: reload(database, study)).name)
     progress = read_patiently(lambda: read_progress(database, study))
     display = ProgressLine(study.name, study.objective)

@@ -35,7 +35,13 @@ OnReport = Callable[[Result, bool], None]
 
 
 def try_trainable(
-    study: Study, params: Mapping[str, Any], *, workdir: Path, stores: Stores, on_report: OnReport
+    study: Study,
+    params: Mapping[str, Any],
+    *,
+    workdir: Path,
+    stores: Stores,
+    on_start: Callable[[Mapping[str, Any]], None],
+    on_report: OnReport,
 ) -> None:
     """
     Run the study's trainable once, in this process; store nothing, and ask no scheduler.
@@ -44,22 +50,22 @@ def try_trainable(
         params: Values of parameters; missing values are drawn at random from the space.
         workdir: The directory that this process enters, and searches first for the trainable.
         stores: The study's stores, for the objects that are bound to the trainable.
+        on_start: Is called with the trial's parameters, given and drawn, before the trial begins.
 
     Raises:
         NotAllowed: The study has no trainable, or a custom stop rule without its code.
         Untrusted: See `check_trusted`.
         InvalidSpec: See `Space.check_params`.
         TrainableError: The trainable cannot be loaded, or a custom rule gives no answer.
-        BaseException: What the user's code or `on_report` raises.
+        BaseException: What the user's code, `on_start` or `on_report` raises.
     """
     if study.trainable is None:
         raise NotAllowed(
             f"Study {study.name!r} has no trainable; your own program runs its trials."
         )
-    given = study.space.check_params(params)
     drawn_seed = secrets.randbelow(2**31)
-    drawn = RandomSearch().propose(study.space, seed=drawn_seed, draw=0)
-    config = study.space.config(study.space.complete(given, drawn))
+    completed = _completed(study, params, seed=drawn_seed)
+    config = study.space.config(completed)
     trust = check_trusted(study.trainable, study.uuid, load_keyring())
     workdirs = (str(workdir), study.trainable.workdir)
     to_import = TrainableImport(
@@ -69,6 +75,7 @@ def try_trainable(
         TemporaryDirectory() as scratch,
         _judging(study, config, Path(scratch)) as judge,
     ):
+        on_start(completed)
         job = Job(
             to_import=to_import,
             trial_uuid=str(uuid4()),
@@ -85,12 +92,8 @@ def try_trainable(
         ours, theirs = socket.socketpair()
         errors: list[Exception] = []
         worker, channel = Channel(ours), Channel(theirs)
-        answers = threading.Thread(
-            target=_answer,
-            args=(worker, _Rules(study, judge), on_report, errors),
-            name="studydb-try",
-            daemon=True,
-        )
+        to_answer = (worker, _Rules(study, judge), on_report, errors)
+        answers = threading.Thread(target=_answer, args=to_answer, name="studydb-try", daemon=True)
         answers.start()
         try:
             _run(job, channel)
@@ -100,6 +103,12 @@ def try_trainable(
             worker.close()
     if errors:
         raise errors[0]
+
+
+def _completed(study: Study, params: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
+    given = study.space.check_params(params)
+    drawn = RandomSearch().propose(study.space, seed=seed, draw=0)
+    return study.space.complete(given, drawn)
 
 
 def _run(job: Job, channel: Channel) -> None:

@@ -14,7 +14,7 @@ from studydb.trainables.command import Command
 from studydb.trainables.command_run import CommandFailed, GivenBack, ProcessLost
 from studydb.trainables.config_use import ignores_config
 from studydb.trainables.describing import describe, describe_with_parameters
-from studydb.trainables.finding import check_python, load, module_in_import
+from studydb.trainables.finding import check_python, code_in_import, load
 from studydb.trainables.provenance import provenance
 from studydb.trainables.trust import Trust, check_trusted, sign, signed_payload
 
@@ -35,12 +35,12 @@ __all__ = [
     "check_python",
     "check_signature",
     "check_trusted",
+    "code_in_import",
     "describe",
     "describe_with_parameters",
     "export_of_class",
     "ignores_config",
     "load",
-    "module_in_import",
     "provenance",
     "returned_metrics",
     "sign",

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any, ClassVar, Protocol, TypeGuard
 
 from studydb.domain.errors import TrainableError, TrialStopped
-from studydb.domain.given_directory import GivenDirectory
+from studydb.domain.given_directory import GivenDirectory, UnmadeDirectory
 from studydb.domain.text.display import shortened, with_article
 
 EXPORT_ATTRIBUTE = "export_model"
@@ -338,7 +338,16 @@ class _Loop:
             self._trial.report(metrics)
 
     def _save(self, send: Callable[[Any], object]) -> None:
-        with tempfile.TemporaryDirectory(prefix="save-", dir=self._trial.scratch) as directory:
+        try:
+            made = tempfile.TemporaryDirectory(
+                prefix="save-",
+                dir=self._trial.scratch,
+                ignore_cleanup_errors=True,  # the worker removes the scratch directory
+            )
+        except OSError as cause:  # for example a full disk: a fault of this host, not of the class
+            send(UnmadeDirectory.because(cause))
+            return
+        with made as directory:
             saved = self._trained.save_checkpoint(directory)
             if isinstance(saved, Mapping) and (left := [*Path(directory).iterdir()]):
                 raise TrainableError(

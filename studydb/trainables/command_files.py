@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 
 from studydb.domain.command_line import Paths
 from studydb.domain.errors import CheckpointError, InvalidReport
-from studydb.domain.given_directory import GivenDirectory
+from studydb.domain.given_directory import GivenDirectory, UnmadeDirectory
 from studydb.report_client import SOCKET
 from studydb.settings import scrubbed_environment
 from studydb.temporary import TemporaryDirectory
@@ -62,7 +62,7 @@ class CommandFiles:
         self._trial, self._keeps = trial, keeps
         root = trial.scratch
         self.config, self.save, self.stop = root / "config.json", root / "save", root / "stop"
-        self.checkpoint_dir = root / "checkpoint_dir"
+        self.checkpoint_dir, self._next_save = root / "checkpoint_dir", root / "next-save"
         self._root, self._n_saved = root, 0
         self.config.write_text(json.dumps(config, ensure_ascii=False), encoding="utf-8")
         for directory in (self.save, self.checkpoint_dir):
@@ -124,7 +124,7 @@ class CommandFiles:
     @contextlib.contextmanager
     def taken(
         self, report: CommandReport, *, is_answered: bool
-    ) -> Iterator[Path | GivenDirectory | None]:
+    ) -> Iterator[Path | GivenDirectory | UnmadeDirectory | None]:
         """
         Yield the checkpoint that comes with a report; None if there is none.
 
@@ -132,6 +132,7 @@ class CommandFiles:
         `$STUDYDB_SAVE`, or a copy of `{checkpoint_dir}`. The files in `$STUDYDB_SAVE` are moved
         away, so that the command can write its next checkpoint. If the report is refused, the files
         are moved back for a later report, unless the command has written new files there already.
+        If this host cannot make a new `$STUDYDB_SAVE`, the files are not moved.
 
         Args:
             is_answered: Whether the command waits for an answer to the report.
@@ -156,7 +157,9 @@ class CommandFiles:
             finally:
                 shutil.rmtree(taken, ignore_errors=True)
             return
-        self._take_save(taken)
+        if (unmade := self._take_save(taken)) is not None:
+            yield unmade
+            return
         try:
             yield GivenDirectory(taken)
         except (InvalidReport, CheckpointError):
@@ -167,18 +170,22 @@ class CommandFiles:
         finally:
             shutil.rmtree(taken, ignore_errors=True)
 
-    def _take_save(self, taken: Path) -> None:
+    def _take_save(self, taken: Path) -> UnmadeDirectory | None:
+        """Move the files in `$STUDYDB_SAVE` to `taken`, unless no new directory can be made."""
         try:
-            is_empty = not any(self.save.iterdir())
-            if not is_empty:
-                self.save.rename(taken)
-                self.save.mkdir()
+            if not any(self.save.iterdir()):
+                raise InvalidReport(
+                    "The report says that it saves a checkpoint, but $STUDYDB_SAVE is empty."
+                )
+            try:
+                self._next_save.mkdir(exist_ok=True)
+            except OSError as cause:  # for example a full disk: a fault of this host
+                return UnmadeDirectory.because(cause)
+            self.save.rename(taken)
+            self._next_save.rename(self.save)
         except OSError as cause:
             raise InvalidReport(f"The files in $STUDYDB_SAVE cannot be moved: {cause}.") from None
-        if is_empty:
-            raise InvalidReport(
-                "The report says that it saves a checkpoint, but $STUDYDB_SAVE is empty."
-            )
+        return None
 
     def ask_to_stop(self, why: str) -> None:
         """Make the stop file; it has its whole content as soon as it exists."""

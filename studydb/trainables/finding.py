@@ -3,7 +3,8 @@
 import importlib
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,9 +27,22 @@ Fetch = Callable[[StoredParameter], bytes]
 _in_import: list[str] = []
 
 
-def module_in_import() -> str | None:
-    """Return the module that this process imports at the moment for a study; else None."""
+def code_in_import() -> str | None:
+    """
+    Name the code that this process imports at the moment for a study; None if it imports none.
+
+    A pickle imports the modules to which it refers.
+    """
     return _in_import[-1] if _in_import else None
+
+
+@contextmanager
+def _importing(code: str) -> Iterator[None]:
+    _in_import.append(code)
+    try:
+        yield
+    finally:
+        _in_import.pop()
 
 
 def load(
@@ -113,11 +127,8 @@ def _import(name: str, directories: list[str]) -> ModuleType:
         sys.path.insert(0, directory)
         importlib.invalidate_caches()
         if place_of(name) is not None:
-            _in_import.append(name)
-            try:
+            with _importing(f"The module {name!r}"):
                 return importlib.import_module(name)
-            finally:
-                _in_import.pop()
         sys.path.remove(directory)
     raise TrainableError(
         f"There is no module {name!r}, neither in {' nor in '.join(directories)}, nor installed "
@@ -175,7 +186,8 @@ def _with_parameters(
 
 def _unpickled(data: bytes, what: str, directories: list[str]) -> Any:
     try:
-        return pickle.loads(data)  # noqa: S301  signed, see trust.py
+        with _importing(what):
+            return pickle.loads(data)  # noqa: S301  signed, see trust.py
     except ModuleNotFoundError as cause:
         raise TrainableError(
             f"{what} needs the module {cause.name!r}, which is neither in "

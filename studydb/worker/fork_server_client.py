@@ -1,5 +1,6 @@
 """Start the fork server, ask it for children, and start another server if it dies."""
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -48,6 +49,7 @@ _START = (
 _COMMAND = (sys.executable, "-P", "-c", _START, str(Path(studydb.__file__).parents[1]))
 _CLOSE_TIMEOUT_S = 2.0
 _TICK_S = 0.01
+_STDERR = 2
 
 _BATCH_JOB = "SLURM_JOB_ID"
 """
@@ -61,7 +63,7 @@ class _Server:
         ours, theirs = socket.socketpair()
         server_id = _new_id()
         self._marked = f"{SERVER_ID_VARIABLE}={server_id}".encode()
-        with theirs:
+        with _not_a_stream(theirs) as theirs:
             self._popen = subprocess.Popen(
                 [*_COMMAND, str(ignored_signal), str(theirs.fileno()), str(os.getpid())],
                 env=scrubbed_environment()
@@ -71,6 +73,7 @@ class _Server:
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=None if _has_stderr() else subprocess.DEVNULL,
             )
         try:
             self.forker = Forker(ours, is_gone=self._has_ended, on_death=self._on_death)
@@ -106,6 +109,28 @@ class _Server:
         if self._popen.returncode is None:
             self._popen.kill()
         self.forker.join()
+
+
+def _has_stderr() -> bool:
+    """
+    Whether this process has a stderr that a program can inherit.
+
+    In a program that has closed stderr, a file or socket may have got the stream's number. Python
+    opens files and sockets so that programs do not inherit them.
+    """
+    try:
+        return os.get_inheritable(_STDERR)
+    except OSError:
+        return False
+
+
+def _not_a_stream(connection: socket.socket) -> socket.socket:
+    """Move a socket that has got the number of a closed stream, which a program would replace."""
+    if connection.fileno() > _STDERR:
+        return connection
+    with connection:
+        moved = fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+        return socket.socket(fileno=moved)
 
 
 def _new_id() -> str:

@@ -38,7 +38,7 @@ from studydb.operations.recover import recover, recover_host
 from studydb.operations.register import leave, register
 from studydb.operations.study_progress import read_progress
 from studydb.operations.writing import write
-from studydb.processes import die_with_parent, is_alive, start_of, this_process
+from studydb.processes import die_with_parent, is_alive, pid_namespace, start_of, this_process
 from studydb.settings import PARENT, expanded, load_keyring
 from studydb.temporary import remove_abandoned
 from studydb.version import __version__
@@ -116,8 +116,11 @@ def _end_with_parent() -> None:
 
     A process of `study.run` that lives, but is not the parent, started this worker by a wrapper.
     """
-    parent = int(os.environ.pop(PARENT, "0"))
-    if parent and (parent == os.getppid() or start_of(parent) is None):
+    pid, _, namespace = os.environ.pop(PARENT, "").partition("@")
+    if not pid or namespace != pid_namespace():
+        return
+    parent = int(pid)
+    if parent == os.getppid() or start_of(parent) is None:
         die_with_parent(signal.SIGTERM, parent)
 
 
@@ -368,7 +371,8 @@ def _print_study_state(equipment: Equipment) -> int:
             name = shlex.quote(study.name)
             say(
                 f"`studydb trials {name} --state ERROR` lists the trials that ended with an error; "
-                f"`studydb show {name} NUMBER` shows why"
+                f"`studydb show {name} NUMBER` shows why; "
+                f"`studydb retry {name} --errored` runs them again"
             )
     return 0
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import IO, Any, Self
 
+from studydb.processes import pid_namespace
 from studydb.settings import PARENT, STORAGE
 from studydb.worker.cores import thread_limits
 
@@ -53,7 +54,7 @@ class WorkerProcesses:
                 [sys.executable, "-m", "studydb", "worker", f"--study={self._study}"],
                 env=dict(os.environ)
                 | thread_limits(os.environ, parts=self._number)
-                | {STORAGE: self._storage, PARENT: str(os.getpid())},
+                | {STORAGE: self._storage, PARENT: f"{os.getpid()}@{pid_namespace()}"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

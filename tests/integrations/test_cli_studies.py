@@ -96,7 +96,10 @@ def test_enqueue_extend_pause_resume_and_stop_change_the_study(console, database
 
     enqueued = console("enqueue", "digits", "lr=0.1", "net/act=relu")
     assert enqueued.lines == ["Study 'digits': enqueued trial 0."]
-    console("enqueue", "digits")
+    drawn = console("enqueue", "digits")
+    assert drawn.lines == [
+        "Study 'digits': enqueued trial 1; its parameters are drawn at random from the space."
+    ]
     extended = console("extend", "digits", "--trials", "3")
     assert extended.lines == ["Study 'digits': 5 trials in all."]
     console("pause", "digits")
@@ -345,8 +348,9 @@ def test_status_suggests_commands_for_a_new_and_for_a_finished_study(console, da
     assert "best     no loss reported yet" in fresh.lines
     assert "  studydb trials digits" in fresh.lines
     assert "status   FINISHED" in done.lines
-    assert done.lines[-3:] == [
+    assert done.lines[-4:] == [
         "  studydb trials digits --state ERROR",
+        "  studydb retry digits --errored",
         "  studydb best digits",
         "  studydb extend digits --trials N",
     ]
@@ -427,6 +431,19 @@ def test_study_whose_trials_have_all_diverged_has_no_finite_best_value(console, 
     assert "none finite yet (Infinity), trial 0" in console("status", "digits").out
     assert "best loss (min)  none finite yet (Infinity)" in console("best", "digits").out
     assert console("best", "digits", "--format", "json").json["best_value"] == "Infinity"
+
+
+def test_status_and_best_say_that_only_nan_was_reported(console, database):
+    study = arrange.new_study(database, name="digits", space=SPACE)
+    worker = arrange.SimulatedWorker(database, study)
+    worker.take().finish(math.nan)
+
+    assert "best     no loss reported yet, only NaN" in console("status", "digits").lines
+    assert "reported any 'loss' but NaN yet" in console("best", "digits", code=1).error
+
+    worker.take().finish(math.nan, 0.5)
+
+    assert "best     loss (min) 0.5, trial 1, step 2" in console("status", "digits").lines
 
 
 def test_tables_print_six_digits_while_json_and_csv_print_all_digits(console, database):

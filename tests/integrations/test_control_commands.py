@@ -31,6 +31,31 @@ def trials(console, *options):
     return console("trials", "digits", "--format", "json", *options).json
 
 
+# --- pause, resume and stop of a study
+
+
+def test_resume_of_a_study_that_is_not_paused_says_so(console, study):
+    said = "Study 'digits' was neither paused nor stopped: it is RUNNING."
+    assert console("resume", "digits").lines == [said]
+
+    for command in ("pause", "stop"):
+        console(command, "digits")
+        assert console("resume", "digits").lines == ["Study 'digits': resumed."]
+
+
+@pytest.mark.parametrize(("command", "done"), [("pause", "paused"), ("stop", "stopped")])
+def test_pause_and_stop_of_a_finished_study_say_that_no_trial_was_running(
+    console, create_study, storage_url, command, done
+):
+    study = create_study("digits", num_trials=1, storage=storage_url)
+    SimulatedWorker(study.database, study.record).take().finish(0.5)
+
+    said = console(command, "digits").lines
+
+    assert said == [f"Study 'digits': {done}; it was FINISHED, so no trial was running."]
+    assert study.status == done.upper()
+
+
 # --- resume K=V
 
 
@@ -54,6 +79,11 @@ def test_resume_with_values_changes_the_config_of_later_attempts(console, study,
     assert shown["attempts"][0]["config"] == {"lr": 0.01, "net": {"width": 4}}
     for command in ("best", "status"):
         assert re.search(r"changed +lr=0.01 net/width=4", console(command, "digits").out)
+    best = console("best", "digits", "--format", "json").json
+    assert (
+        best["changed"] == console("status", "digits", "--format", "json").json["best"]["changed"]
+    )
+    assert best["changed"] == {"lr": 0.01, "net/width": 4}
 
 
 def test_resume_refuses_values_without_a_trial_and_values_outside_the_space(console, study):

@@ -14,20 +14,24 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import pytest
 from fleet.workers import eventually
 from harness import arrange
-from harness.arrange import SimulatedWorker, change
+from harness.arrange import SimulatedWorker, change, rows
 from harness.kept_checkpoints import files_below, live_steps, saved_steps
 from harness.proxy import Proxy
 from sqlalchemy import make_url
 
 import studydb
 from studydb.db import sqlite_file
-from studydb.domain.errors import StorageTransient
-from studydb.lease import loop
+from studydb.domain.errors import NotAllowed, StorageTransient
+from studydb.domain.life.states import State
+from studydb.lease import acquire, loop
 from studydb.lease.acquire import Acquirer
+from studydb.lease.fitting import Fitting
+from studydb.lease.own_worker import OwnWorker
 from studydb.operations.recover import awaits_recovery, recover
 
 BEGIN = """
@@ -336,6 +340,103 @@ def test_ask_ends_at_its_timeout_if_a_trial_can_be_seen_but_not_claimed(study, m
         study.ask(timeout=1.0)
 
     assert len(searches) < 20
+
+
+@pytest.mark.parametrize("is_enqueued", [True, False])
+def test_a_trial_that_ctrl_c_in_an_ask_has_left_claimed_is_given_back(
+    study, monkeypatch, is_enqueued
+):
+    if is_enqueued:
+        study.enqueue({"x": 0.5})
+    for name in ("claim", "ask"):
+        monkeypatch.setattr(acquire, name, interrupted_after(getattr(acquire, name)))
+    with pytest.raises(KeyboardInterrupt):
+        study.ask()
+    assert study.counts.running == 1
+
+    study.close()
+
+    (trial,) = study.trials
+    assert (trial.state, trial.number) == (State.PENDING, 0)
+    assert rows(study.database, "SELECT reason FROM attempt") == [("PREEMPTED",)]
+
+
+def test_ctrl_c_in_an_ask_that_has_claimed_nothing_claims_nothing_later(study, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patches:
+        patches.setattr(acquire, "claim", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            study.ask()
+
+    study.close()
+
+    assert study.trials == []
+
+
+@pytest.mark.parametrize("interrupted", [(Fitting, "hold"), (OwnWorker, "hold")])
+def test_an_ask_after_ctrl_c_returns_the_trial_that_the_ask_before_has_claimed(
+    create_study, storage_url, monkeypatch, interrupted
+):
+    space = {"x": studydb.uniform(0, 1)}
+    study = create_study("again", space=space, resources={"slots": 1}, storage=storage_url)
+    study.offer({"slots": 1})
+    with monkeypatch.context() as patches:
+        patches.setattr(*interrupted, interrupted_after(getattr(*interrupted)))
+        with pytest.raises(KeyboardInterrupt):
+            study.ask()
+
+    with study.ask(timeout=30) as trial:
+        assert trial.report({"loss": 0.5})
+    with study.ask(timeout=30) as later:
+        assert later.report({"loss": 0.25})
+
+    assert (trial.number, trial.attempt, later.number) == (0, 1, 1)
+    assert [each.best_value for each in study.trials] == [0.5, 0.25]
+
+
+def test_a_loop_that_is_closed_gives_back_the_trial_for_which_another_thread_searches(
+    study, monkeypatch
+):
+    acquire_trial, has_claimed = Acquirer._acquire, Event()
+    closed = Event()
+    with study.ask() as first:  # so that the loop is open
+        first.report({"loss": 0.5})
+
+    def claim_slowly(acquirer, **given):
+        claimed = acquire_trial(acquirer, **given)
+        has_claimed.set()
+        assert closed.wait(60)
+        return claimed
+
+    monkeypatch.setattr(Acquirer, "_acquire", claim_slowly)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(study.ask)
+        assert has_claimed.wait(60)
+        worker = study._loop._worker
+        closing = pool.submit(study.close)
+        eventually(lambda: worker.is_closed)
+        closed.set()
+        closing.result(60)
+        trial = asked.result(60)
+
+    if trial is not None:
+        with pytest.raises(
+            NotAllowed, match="was given back, for example because the study was cl"
+        ):
+            trial.report({"loss": 0.5})
+    assert [(each.number, each.state) for each in study.trials][1:] == [(1, State.PENDING)]
+
+
+def interrupted_after(operation):
+    """Return the operation, which raises KeyboardInterrupt after it has claimed a trial."""
+
+    def run(*arguments, **named):
+        if operation(*arguments, **named) is not None:
+            raise KeyboardInterrupt
+
+    return run
 
 
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)

@@ -79,8 +79,35 @@ def test_status_of_a_study_without_results_does_not_suggest_the_best_command(con
 
     assert "studydb best" not in page.out
     assert "  studydb trials digits --state ERROR" in page.lines
+    assert "  studydb retry digits --errored" in page.lines
     assert listed.lines[-1] == "  studydb show digits 0"
     assert "why         1 failure, 0 lost attempts" in console("show", "digits", "0").out
+
+
+def test_status_says_why_a_worker_gave_a_trial_back_until_the_trial_runs_again(console, database):
+    study = arrange.new_study(database, name="digits")
+    worker = arrange.SimulatedWorker(database, study)
+    failure = Failure("studydb.TrainableError", "There is no module 'm\x1b'. Start it there.", "")
+    worker.take().finish(outcome=Reason.PREEMPTED, failure=failure)
+
+    waiting = console("status", "digits")
+    document = console("status", "digits", "--format", "json").json
+    worker.claim()
+    running = console("status", "digits")
+
+    assert (
+        "A worker has given back trial 0, attempt 1: TrainableError: There is no module "
+        r"'m\x1b'. Start it there."
+    ) in waiting.lines
+    assert (document["given_back"]["number"], document["given_back"]["attempt"]) == (0, 1)
+    assert "given back" not in running.out
+
+
+def test_status_does_not_say_that_a_worker_which_has_ended_gave_its_trial_back(console, database):
+    study = arrange.new_study(database, name="digits")
+    arrange.SimulatedWorker(database, study).take().finish(outcome=Reason.PREEMPTED)
+
+    assert "given back" not in console("status", "digits").out
 
 
 @pytest.mark.row("B10")

@@ -17,6 +17,7 @@ from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.processes import children_of
 from studydb.study.running import full_url
 from studydb.trainables import load
+from studydb.trainables.describing import PYTHON_VERSION
 from studydb.worker.worker_processes import WorkerProcesses
 
 SCRIPT = """
@@ -187,6 +188,65 @@ def test_module_that_runs_the_study_when_a_worker_imports_it_is_refused(
 
     with pytest.raises(NotAllowed, match=rf"'looping' calls study\.{call}\(\) when it is imported"):
         load(Trainable("", TrainableKind.IMPORT, "looping:train", "", "3.11"), [tmp_path])
+
+
+@on_sqlite
+@pytest.mark.parametrize("call", ["run", "ask"])
+def test_module_that_runs_the_study_when_a_worker_unpickles_its_function_is_refused(
+    create, storage_url, tmp_path, call
+):
+    create("obedient:unhurried")
+    (tmp_path / "unguarded.py").write_text(
+        f"import studydb\nstudydb.load_study('digits', storage={storage_url!r}).{call}()\n"
+    )
+    by_reference = b"cunguarded\ntrain\n."
+    trainable = Trainable("", TrainableKind.PICKLE, "train", "", PYTHON_VERSION, by_reference)
+
+    with pytest.raises(NotAllowed, match=rf"'train' calls study\.{call}\(\) when it is imported"):
+        load(trainable, [tmp_path])
+
+
+OF_A_TRIAL = """
+import studydb
+def create(name, function):
+    return studydb.create_study(name, function, space={{"x": 1}}, metric="loss", mode="min",
+        num_trials=1, max_failures=0, storage="sqlite:///s.db", load_if_exists=True)
+def train(config):
+    {code}
+    return 2.0
+def inner(config):
+    return 3.0
+"""
+"""A program whose function `train` runs `code` in its trials."""
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("code", "exit_code", "words"),
+    [
+        ("import unguarded", 1, "A trial of study 'own' calls study.run() of this study"),
+        ("create('inner', inner).run(workers=1)", 0, "own: 100 % of 1"),
+    ],
+)
+def test_trial_may_run_another_study_but_not_its_own(storage_url, tmp_path, code, exit_code, words):
+    (tmp_path / "program.py").write_text(
+        OF_A_TRIAL.format(code=code) + "create('own', train).run(workers=1)\n"
+    )
+    (tmp_path / "unguarded.py").write_text(
+        "import studydb\nstudydb.load_study('own', storage='sqlite:///s.db').run(workers=1)\n"
+    )
+
+    program = subprocess.run(
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        check=False,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
+
+    assert program.returncode == exit_code
+    assert words in program.stderr
 
 
 @on_sqlite

@@ -37,6 +37,7 @@ def test_function_reports_to_the_terminal_and_the_database_is_unchanged(bare_con
     ran = bare_console("try", "tried", "x=0.5")
 
     assert ran.out.splitlines() == [
+        "params  x=0.5",
         "step 1: loss 0.5  note='a'  (a checkpoint, not stored)",
         "step 2: loss 1.5  note='a'  (a checkpoint, not stored)",
         "step 3: loss 2.5  note='a'  (a checkpoint, not stored)",
@@ -65,6 +66,29 @@ def test_error_of_the_code_is_printed_with_its_traceback(bare_console, here, stu
     assert "failing_here.py" in ran.err
     assert "KeyError: 'lr'" in ran.err
     assert "trying.py" not in ran.err  # studydb's own frames are left out
+
+
+def test_drawn_parameters_are_printed_before_the_code_runs(bare_console, here, study):
+    (here / "drawn_here.py").write_text("def main(config):\n    raise ValueError(config['x'])\n")
+    study("drawn_here:main", space={"x": studydb.uniform(0, 1), "net": {"act": "relu"}})
+
+    ran = bare_console("try", "tried", code=1)
+
+    (line,) = ran.out.splitlines()
+    assert f"ValueError: {line.removeprefix('params  x=')}\n" in ran.err
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_try_says_that_the_code_called_sys_exit(bare_console, here, study, code):
+    (here / f"exiting_{code}.py").write_text(
+        f"import sys\ndef main(config):\n    sys.exit({code})\n"
+    )
+    study(f"exiting_{code}:main")
+
+    ran = bare_console("try", "tried", code=1)
+
+    assert f"The trainable called sys.exit({code}). Return from it" in ran.error
+    assert ("If it parses sys.argv" in ran.error) == (code == 2)
 
 
 def test_stop_rule_ends_a_trial_that_is_tried(bare_console, here, study):

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 from harness import arrange
-from harness.arrange import new_request, new_study
+from harness.arrange import change, new_request, new_study
 from harness.nodes import Clock, Node
 from harness.settings_requests import set_resources
 
@@ -50,6 +50,14 @@ def test_a_worker_claims_the_first_trial_that_fits(database, study):
     started = [node.number() for _ in range(3)]
 
     assert started == [1, 2, None]
+
+
+def test_trials_that_an_earlier_studydb_stored_without_a_config_are_claimed(database, study):
+    put(database, study, "gpus=4", "gpus=1", None)
+    change(database, "UPDATE trial SET config = NULL")
+    node = Node(database, study, read_capacity(gpus=1))
+
+    assert [node.number() for _ in range(3)] == [1, 2, None]
 
 
 def test_trials_are_claimed_in_the_order_of_the_queue_whatever_they_ask_for(database, study):

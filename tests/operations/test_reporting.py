@@ -192,7 +192,7 @@ def test_study_whose_only_value_is_nan_has_no_best_trial(database, study, run, r
     if not running:
         run.finish()
 
-    with pytest.raises(NoResults, match="has reported 'loss' yet"):
+    with pytest.raises(NoResults, match="has reported any 'loss' but NaN yet"):
         best_trials(database, study)
 
 

@@ -182,7 +182,7 @@ HOT = {
         "ix_checkpoint_trial_id",
     ),
     "trials without config": (
-        lambda txn: claims.without_config(txn, study_id=1, limit=9),
+        lambda txn: claims.without_config(txn, study_id=1, resource_class="gpus=1", limit=9),
         "trial_claim",
     ),
     "signs": (
@@ -356,6 +356,11 @@ HOT = {
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), limit=5), KEY),
     "newest ends": (lambda txn: overview.recent_ends(txn, study_id=1, n_trials=5000), KEY),
+    "newest NaN": (lambda txn: ranking.has_nan(txn, study_id=1), KEY),
+    "given back": (
+        lambda txn: overview.given_back(txn, study_id=1, numbers=[5, 900]),
+        TRIAL_NUMBER,
+    ),
     "last": (lambda txn: results.last(txn, [results.Span(1, 7, 1, 0, 9)]), KEY),
     "list": (lambda txn: trials.listing(txn, study_id=1, limit=10), KEY),
     "earlier send": (lambda txn: attempts.by_token(txn, token=token()), KEY),

@@ -320,6 +320,7 @@ def test_error_of_space_from_json_names_the_invalid_parameter(spec, words):
         (lambda: choice({"a": 1}), "not a list"),
         (lambda: choice([math.nan]), "nan"),
         (lambda: choice([print]), "JSON"),
+        (lambda: choice("a", 2), r"got 2 arguments; write choice\(\['a', 2\]\)"),
     ],
 )
 def test_distribution_with_wrong_arguments_is_refused(make, word):
@@ -426,6 +427,11 @@ def test_params_hash_ignores_key_order_and_the_type_of_whole_numbers():
 def test_suggestions_ignore_case_and_are_empty_without_a_similar_name():
     assert did_you_mean("asha", ["ASHA", "FIFO"]) == " Did you mean 'ASHA'?"
     assert did_you_mean("qwertz", ["ASHA", "FIFO"]) == ""
+
+
+def test_names_that_begin_with_the_wrong_name_are_suggested_before_similar_names():
+    assert did_you_mean("Grace", ["brackets", "grace_period"]) == " Did you mean 'grace_period'?"
+    assert did_you_mean("lr", ["lr_decay_of_the_model", "l_r"]) == " Did you mean 'l_r'?"
 
 
 TOO_LARGE = "x" * (MAX_CONFIG_BYTES + 1)

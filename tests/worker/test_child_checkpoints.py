@@ -10,6 +10,7 @@ import pytest
 from harness.child_messages import expect_failure, steps_of
 from msgspec import structs
 
+import studydb
 from studydb.artifacts import DirectoryStore, Stores
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.child.messages import End, Ended
@@ -184,6 +185,75 @@ def test_checkpoint_is_not_marked_damaged_if_no_scratch_directory_exists(run, tm
     messages = run(save, store=store, restore=restore_of(saved), scratch=str(tmp_path / "a" / "b"))
 
     assert messages[-1].end is End.UNPREPARED
+
+
+class SavesOnAFullDisk(studydb.Trainable):
+    """Runs two steps; the directory for the checkpoint of the first step cannot be made."""
+
+    checkpoint_every = 1
+
+    def step(self):
+        scratch, aside = self.trial.scratch, self.trial.scratch.with_name("aside")
+        if self.iteration == 0:
+            scratch.rename(aside)
+            scratch.touch()
+        else:
+            scratch.unlink()
+            aside.rename(scratch)
+        return {"loss": 1, "done": self.iteration == 1}
+
+    def save_checkpoint(self, directory):
+        Path(directory, "step").write_text(str(self.iteration))
+
+    def load_checkpoint(self, checkpoint):
+        raise NotImplementedError
+
+
+def test_class_goes_on_if_the_directory_for_its_checkpoint_cannot_be_made(run):
+    first, last, ended = run(SavesOnAFullDisk)
+
+    assert (first.result.step, first.saved) == (1, None)
+    assert "This host could not make the directory of a checkpoint" in first.artifact_error
+    assert (last.result.step, last.saved.step, last.artifact_error) == (2, 2, None)
+    assert ended == Ended(End.COMPLETED)
+
+
+class EndsOnAFullDisk(SavesOnAFullDisk):
+    """Cannot save when its steps have ended."""
+
+    checkpoint_every = 0
+
+    def step(self):
+        return super().step() if self.iteration == 0 else None
+
+
+def test_class_is_completed_if_the_directory_for_its_last_checkpoint_cannot_be_made(run):
+    reported, not_saved, ended = run(EndsOnAFullDisk)
+
+    assert (reported.result.step, reported.artifact_error) == (1, None)
+    assert not_saved.result is None
+    assert "This host could not make the directory of a checkpoint" in not_saved.artifact_error
+    assert ended == Ended(End.COMPLETED)
+
+
+class SavesByALink(SavesOnAFullDisk):
+    """Puts a link to its own directory in the place of the directory for the checkpoint."""
+
+    def step(self):
+        return {"loss": 1, "done": True}
+
+    def save_checkpoint(self, directory):
+        Path("model").mkdir()
+        Path("model", "w").write_text("weights")
+        Path(directory).rmdir()
+        Path(directory).symlink_to(Path("model").absolute())
+
+
+def test_directory_of_a_saved_checkpoint_that_cannot_be_removed_fails_no_trial(run):
+    reported, ended = run(SavesByALink)
+
+    assert reported.saved.step == 1
+    assert ended == Ended(End.COMPLETED)
 
 
 def test_large_function_and_large_checkpoint_fit_into_one_job(run):

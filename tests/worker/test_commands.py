@@ -240,6 +240,25 @@ def test_save_directory_is_empty_again_when_a_report_is_answered(stage, script, 
     assert [path.name for path in checkpoint.path.iterdir()] == ["second"]
 
 
+def test_command_goes_on_if_this_host_cannot_make_its_next_save_directory(stage, script, create):
+    create(
+        script(
+            'in_the_way=$(dirname "$STUDYDB_SAVE")/next-save; touch "$in_the_way"\n'
+            'echo a > "$STUDYDB_SAVE/first"; studydb report error=1 --save || exit 5\n'
+            'ls -A "$STUDYDB_SAVE" > "$1/left"; rm "$in_the_way"\n'
+            "studydb report error=1 --save || exit 6\n"
+        ),
+        "{folder}",
+    )
+    worker = stage.start()
+
+    assert worker.exit_code() == 0, stage.attempts()
+
+    assert "This host could not make the directory of a checkpoint" in worker.output()
+    assert (stage.folder / "left").read_text() == "first\n"
+    assert stage.trial().checkpoint_step == 2
+
+
 def test_twenty_thousand_lines_reach_the_log_and_no_report_is_lost(stage, create, here):
     (here / "loud.py").write_text(
         "import sys\n"

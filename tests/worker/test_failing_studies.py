@@ -90,6 +90,7 @@ def test_study_with_guard_false_runs_all_trials_and_fails_if_none_completes(stag
     assert study.counts.error == 7
     text = "No trial of study 'staged' has completed: 7 ended with an error"
     assert text in stage.fleet.output()
+    assert "run the trials again (`studydb retry staged --errored`)" in stage.fleet.output()
     with pytest.raises(studydb.StudyFailed, match=r"7 ended with an error\. The last was trial 6"):
         study.run()
 

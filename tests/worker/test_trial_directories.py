@@ -1,13 +1,20 @@
 """Each trial has a directory on its host; with `--chdir trial` the trial's code runs there."""
 
+import os
 import stat
+import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from fleet.host_users import NOBODY
+from harness.child_messages import expect_failure
 from harness.turns import sqlite_alone
 
 import studydb
+from studydb.child.messages import End
 
 storage_url = sqlite_alone
 
@@ -160,3 +167,65 @@ def test_trial_is_given_back_if_the_folder_of_all_trials_cannot_be_made(stage):
 
     assert "This host cannot run the trial" in worker.output()
     stage.expect_released()
+
+
+@contextmanager
+def mounted(folder):
+    """Mount a file system with the directory of a trial in a folder; yield how to remount it."""
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this process cannot mount a file system")
+    try:
+        yield lambda how: subprocess.run(["mount", "-o", f"remount,{how}", folder], check=True)
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a file system")
+def test_trial_is_given_back_if_its_directory_is_on_a_read_only_file_system(run, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with mounted(folder) as remount:
+        directory = folder / "7" / "files"
+        directory.mkdir(parents=True)
+        remount("ro")
+
+        messages = run(write_note, directory=str(directory), runs_in_directory=True)
+
+        expect_failure(messages, "OSError", "Read-only file system", end=End.UNPREPARED)
+
+
+def write_note(config):
+    Path("note").touch()
+    return 1.0
+
+
+@pytest.fixture
+def folder_for_all():
+    """A folder of this user that every user may enter; other users cannot enter `tmp_path`."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+@pytest.mark.parametrize("exists", [True, False])
+def test_trial_is_given_back_if_its_directory_belongs_to_another_user(
+    run, module, tmp_path, folder_for_all, exists
+):
+    directory = folder_for_all / "7" / "files"
+    (directory if exists else directory.parent).mkdir(parents=True)
+    trainable = module(f"""
+        import os
+        from pathlib import Path
+        os.seteuid({NOBODY})
+
+        def train(config):
+            Path("note").touch()
+            return 1.0
+    """)
+
+    messages = run(trainable, directory=str(directory), runs_in_directory=True)
+
+    expect_failure(messages, "PermissionError", str(directory), end=End.UNPREPARED)

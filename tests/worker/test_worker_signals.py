@@ -10,7 +10,7 @@ import pytest
 from fleet.workers import eventually
 
 from studydb.domain.life.decisions import Action
-from studydb.processes import SIGNAL_SPREAD_S
+from studydb.processes import SIGNAL_SPREAD_S, pid_namespace
 from studydb.settings import PARENT
 
 OUTAGE_S = 3.0
@@ -103,10 +103,24 @@ def test_worker_ends_if_the_process_of_study_run_has_died_before_the_worker_was_
     dead.wait()
     command = [sys.executable, "-m", "studydb", "worker", "--study", sqlite_stage.study.name]
 
-    worker = sqlite_stage.fleet.launch(["env", f"{PARENT}={dead.pid}", *command])
+    parent = f"{dead.pid}@{pid_namespace()}"
+    worker = sqlite_stage.fleet.launch(["env", f"{PARENT}={parent}", *command])
 
     assert worker.exit_code() == 143
     assert sqlite_stage.study.trials == []
+
+
+def test_worker_in_another_namespace_of_pids_does_not_look_for_the_process_of_study_run(
+    sqlite_stage,
+):
+    sqlite_stage.create("obedient:unhurried")
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    command = [sys.executable, "-m", "studydb", "worker", "--study", sqlite_stage.study.name]
+
+    sqlite_stage.fleet.launch(["env", f"{PARENT}={dead.pid}@pid:[1]", *command])
+
+    sqlite_stage.await_result()
 
 
 @pytest.mark.nightly

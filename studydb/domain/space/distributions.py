@@ -1,8 +1,10 @@
 """Distributions: functions that users call. README.md compares them with those of other tools."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec
 
+from studydb.domain.errors import InvalidSpec
 from studydb.domain.space.domains import (
     Choice,
     Domain,
@@ -12,6 +14,9 @@ from studydb.domain.space.domains import (
     RandInt,
     Uniform,
 )
+from studydb.domain.text.display import shortened
+
+P = ParamSpec("P")
 
 
 def uniform(lower: float, upper: float) -> Uniform:
@@ -64,6 +69,23 @@ def lograndint(lower: int, upper: int) -> LogRandInt:
     return LogRandInt(lower, upper)
 
 
+def _of_one_list(make: Callable[P, Choice]) -> Callable[P, Choice]:
+    """Refuse several values that are given without a list, as in choice(1, 2)."""
+
+    @wraps(make)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> Choice:
+        if len(args) > 1:
+            given = ", ".join(map(repr, args))
+            raise InvalidSpec(
+                f"choice takes one list of values, but got {len(args)} arguments; write "
+                f"choice([{shortened(given, 200)}])."
+            )
+        return make(*args, **kwargs)
+
+    return checked
+
+
+@_of_one_list
 def choice(values: Sequence[Any]) -> Choice:
     """
     Sample one of a list of values, each equally likely; a value given twice is twice as likely.
