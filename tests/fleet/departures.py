@@ -44,7 +44,7 @@ class Departures:
             what: The kind of the dead process.
             living: Returns the processes below the dead process that are still alive.
             waits: Returns whether the process that must end the living processes may still be
-                waiting for the database. The limit counts from the end of this wait.
+                waiting for the database, or is stopped. The limit counts from the end of this wait.
         """
         act = partial(self._watch, what, living, waits, time.monotonic())
         self._threads.append(threading.Thread(target=act, daemon=True))
@@ -64,7 +64,7 @@ class Departures:
     ) -> None:
         while left := living():
             # The processes of a frozen worker end only after it thaws.
-            if waits() or any(map(_is_stopped, left)):
+            if waits() or any(map(is_stopped, left)):
                 died_s = time.monotonic()
             elif time.monotonic() - died_s > self.limit_s:
                 self.survivors += [f"{one} of a {what}" for one in left]
@@ -85,7 +85,8 @@ def lives(process: psutil.Process) -> bool:
     return False
 
 
-def _is_stopped(process: psutil.Process) -> bool:
+def is_stopped(process: psutil.Process) -> bool:
+    """Whether SIGSTOP has stopped a process."""
     with suppress(psutil.NoSuchProcess):
         return bool(process.status() == psutil.STATUS_STOPPED)
     return False

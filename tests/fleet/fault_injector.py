@@ -15,7 +15,7 @@ from harness.postgres import PostgresServer
 
 import studydb
 from fleet import disconnected
-from fleet.departures import Departures, lives
+from fleet.departures import Departures, is_stopped, lives
 from fleet.disconnected import DisconnectedWorker
 from fleet.workers import Fleet, WorkerProcess
 from studydb.domain.errors import StorageTransient
@@ -294,7 +294,7 @@ class FaultInjector:
             "fork server": worker.fork_servers,
         }[target]()
         if found:
-            self._kill_process(target, self._random.choice(found))
+            self._kill_process(target, self._random.choice(found), worker)
 
     def _kill_worker(self, worker: WorkerProcess) -> None:
         worker.kill()
@@ -303,8 +303,9 @@ class FaultInjector:
         self._workers.remove(worker)
         self._workers.append(self._fleet.start())
 
-    def _kill_process(self, what: str, process: psutil.Process) -> None:
+    def _kill_process(self, what: str, process: psutil.Process, worker: WorkerProcess) -> None:
         try:
+            supervisor = psutil.Process(worker.pid)
             relatives = [process, *process.children(recursive=True)]
             runner = (
                 process.parents()[_LEVELS_TO_RUNNER[what]] if what in _LEVELS_TO_RUNNER else None
@@ -316,7 +317,10 @@ class FaultInjector:
         self.report.departures.watch(
             f"killed {what}",
             partial(_living, relatives),
-            waits=lambda: self._is_away or (runner is not None and lives(runner)),
+            # A worker ends what a killed fork server has left; a frozen worker does so later.
+            waits=lambda: (
+                self._is_away or is_stopped(supervisor) or (runner is not None and lives(runner))
+            ),
         )
 
     def _note(self, what: str, pid: int) -> None:
