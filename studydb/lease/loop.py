@@ -30,8 +30,8 @@ class OwnLoop:
     """
     Asks for trials in this process; one heartbeat and one flushing thread serve all trials.
 
-    A fork of the process must make another object. If this object and its unended trials are
-    dropped, the worker ends as by `close`.
+    A fork of the process must make another object. If the program drops this object and its unended
+    trials, the flushing thread does what `close` does.
     """
 
     def __init__(
@@ -95,7 +95,8 @@ class OwnLoop:
 
         Raises:
             TimeoutError: No trial could start before the deadline.
-            StudyFailed: The study has paused itself for a reason for which workers end.
+            StudyFailed: The study has paused itself because of failed trials (`guard`,
+                `fail_fast`), or because the user's code did not decide and no work is left.
             HostError, UsageError: See `OwnCheckpoints.restore`; the trial is given back.
             StorageTransient: The database did not answer for 15 minutes.
         """

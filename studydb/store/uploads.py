@@ -167,5 +167,10 @@ def abandoned(
 
 
 def delete(txn: Txn, *, upload_id: int) -> None:
-    """Delete the row of an abandoned upload whose bytes have been deleted, or must stay."""
+    """
+    Delete the row of an abandoned upload.
+
+    The caller has deleted the bytes, or has left them because a checkpoint's row names them or the
+    URL is not that of the upload's own object.
+    """
     txn.run(_DELETE, upload=upload_id)

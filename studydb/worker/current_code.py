@@ -80,8 +80,9 @@ class CurrentCode:
         """
         Read what an attempt runs and where its checkpoints are; call this after the claim.
 
-        If the trainable was replaced since the last call, a job that is made after this call never
-        goes to a process that has imported the former trainable.
+        If the trainable was replaced since the last call, the caller's job never goes to a process
+        that has imported the former trainable. Another slot that has read the former trainable just
+        before still runs its attempt with it.
 
         Raises:
             StorageTransient: The database did not answer in time.

@@ -15,7 +15,7 @@ _PIECE = 1 << 16
 
 @contextmanager
 def slow_link(server_url: str, *, bytes_per_s: float) -> Iterator[str]:
-    """Yield a URL of the server's database; the rate limits bytes to the server, not replies."""
+    """Yield a URL of the server's database. Only bytes to the server are slowed, not replies."""
     with Proxy(server_url) as server, socket.socket() as listener:
         # The default receive buffer takes several MiB, which would pass without delay.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PIECE)

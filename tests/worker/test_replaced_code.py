@@ -1,4 +1,8 @@
-"""After `study.set(trainable=…)`, only attempts that have read no code yet run the new code."""
+"""
+Each attempt reads the study's trainable once, after its claim.
+
+After `study.set(trainable=…)`, attempts that have already read it keep the former code.
+"""
 
 import hashlib
 import os

@@ -31,7 +31,7 @@ def suggest(trial: optuna.Trial) -> dict[str, Any]:
 
 def work(task: dict[str, Any]) -> None:
     """Run trials in one process until no enqueued trial is left."""
-    import studydb.examples.digits  # noqa: F401, PLC0415  the imports that a user's script has
+    import studydb.examples.digits  # noqa: F401, PLC0415  imports scikit-learn, as a user's script
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     pruner: Any = optuna.pruners.NopPruner()
