@@ -50,7 +50,7 @@ class Asked(NamedTuple):
         has_trials_to_give_up: Whether closed rungs have work for `give_up`: trials to end, or rungs
             to mark as over.
         question: The question to the user's code; None if the code need not or cannot be asked.
-            The question stays set after `answered` has asked it.
+            The function `answered` asks the user's code, and leaves this attribute as it is.
         can_claim: Whether the scheduler gave no answer because a trial can be claimed. The worker
             claims this trial first.
     """

@@ -324,8 +324,8 @@ class ASHA(BaseScheduler):
 
         A trial may be resumed if it can be trained up to `max_t` within the share `end_game` of all
         training. A trial may also be resumed if no trial has reached `max_t`, and no trial that is
-        underway has reached a rung. No trial is resumed
-        while another is underway to its first rung.
+        underway has reached a rung. No trial is resumed while another is underway to its first
+        rung.
         """
         training = [self._training(bracket, view) for bracket in range(self.brackets)]
         if any(one.is_beginning for one in training):

@@ -39,8 +39,9 @@ IMPORT_TIMEOUT_S = 120.0
 
 _TRIES = 3
 """
-The most times that one question is asked. The question is asked again, in a new process, whenever
-the process must be replaced (see `Staleness.reason`), and once if no answer came.
+The most times that one question is asked, for all reasons together. It is asked again, in a new
+process, if the process had to be replaced (see `child/staleness.py`). If no answer came, it is
+asked again only once.
 """
 
 _TICK_S = 0.25

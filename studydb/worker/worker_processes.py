@@ -140,7 +140,7 @@ def _without_interrupts() -> Iterator[None]:
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield  # Python handles signals in the main thread, and only if it has a handler
+        yield  # no handler can interrupt: handlers run in the main thread, or SIGINT has none
         return
     frames: list[FrameType | None] = []
     signal.signal(signal.SIGINT, lambda _, frame: frames.append(frame))

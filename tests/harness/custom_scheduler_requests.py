@@ -65,14 +65,14 @@ REPORTS: dict[str, Arranged] = {
     "report_whose_custom_scheduler_fails": partial(
         _reporting_to_a_custom_scheduler, answer=Undecided("it hangs")
     ),
-    "report_after_which_a_trial_asks_for_more": partial(
+    "report_after_which_a_trial_asks_for_other_resources": partial(
         _reporting_to_a_custom_scheduler, scheduler=_GROWING
     ),
 }
 
 FINISHES: dict[str, Arranged] = {
     "finish_that_a_custom_scheduler_judges": partial(_reporting_to_a_custom_scheduler, ends=True),
-    "finish_after_which_a_trial_asks_for_more": partial(
+    "finish_after_which_a_trial_asks_for_other_resources": partial(
         _reporting_to_a_custom_scheduler, ends=True, scheduler=_GROWING
     ),
 }

@@ -1,4 +1,4 @@
-"""Requests of people to pause, resume and stop the trials of a model."""
+"""What people's requests to pause, resume and stop do in the plain-Python study `model.Model`."""
 
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,6 @@ def steer(model: "Model", trial: ModelTrial, kind: str) -> None:
 
 
 def wake(model: "Model", trial: ModelTrial) -> None:
-    """Let a trial that was paused with its study run again, if the study runs."""
+    """If the study is RUNNING, make a trial PENDING that was paused with its study."""
     if trial.paused_by == "study" and model.status is Status.RUNNING:
         trial.state, trial.paused_by = State.PENDING, None

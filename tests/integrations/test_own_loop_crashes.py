@@ -375,8 +375,10 @@ def test_ctrl_c_in_an_ask_that_has_claimed_nothing_claims_nothing_later(study, m
     assert study.trials == []
 
 
-@pytest.mark.parametrize("interrupted", [(Fitting, "hold"), (OwnWorker, "hold")])
-def test_an_ask_after_ctrl_c_returns_the_trial_that_the_ask_before_has_claimed(
+@pytest.mark.parametrize(
+    "interrupted", [(Fitting, "take_turn"), (Fitting, "hold"), (OwnWorker, "hold")]
+)
+def test_an_ask_after_ctrl_c_returns_the_trial_that_the_ask_before_may_have_claimed(
     create_study, storage_url, monkeypatch, interrupted
 ):
     space = {"x": studydb.uniform(0, 1)}

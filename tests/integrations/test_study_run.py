@@ -176,33 +176,24 @@ def test_ctrl_c_during_the_start_of_a_worker_leaves_no_worker(create, usual_hand
     assert signal.getsignal(signal.SIGINT) is usual_handler
 
 
+BY_IMPORT = Trainable("", TrainableKind.IMPORT, "looping:train", "", PYTHON_VERSION)
+BY_PICKLE = Trainable("", TrainableKind.PICKLE, "train", "", PYTHON_VERSION, b"clooping\ntrain\n.")
+"""A pickle that refers to the function `train` of the module `looping`."""
+
+
 @on_sqlite
 @pytest.mark.parametrize("call", ["run", "ask"])
+@pytest.mark.parametrize("trainable", [BY_IMPORT, BY_PICKLE], ids=["import", "pickle"])
 def test_module_that_runs_the_study_when_a_worker_imports_it_is_refused(
-    create, storage_url, tmp_path, call
+    create, storage_url, tmp_path, call, trainable
 ):
     create("obedient:unhurried")
     (tmp_path / "looping.py").write_text(
         f"import studydb\nstudydb.load_study('digits', storage={storage_url!r}).{call}()\n"
     )
 
-    with pytest.raises(NotAllowed, match=rf"'looping' calls study\.{call}\(\) when it is imported"):
-        load(Trainable("", TrainableKind.IMPORT, "looping:train", "", "3.11"), [tmp_path])
-
-
-@on_sqlite
-@pytest.mark.parametrize("call", ["run", "ask"])
-def test_module_that_runs_the_study_when_a_worker_unpickles_its_function_is_refused(
-    create, storage_url, tmp_path, call
-):
-    create("obedient:unhurried")
-    (tmp_path / "unguarded.py").write_text(
-        f"import studydb\nstudydb.load_study('digits', storage={storage_url!r}).{call}()\n"
-    )
-    by_reference = b"cunguarded\ntrain\n."
-    trainable = Trainable("", TrainableKind.PICKLE, "train", "", PYTHON_VERSION, by_reference)
-
-    with pytest.raises(NotAllowed, match=rf"'train' calls study\.{call}\(\) when it is imported"):
+    code = trainable.name.partition(":")[0]
+    with pytest.raises(NotAllowed, match=rf"'{code}' calls study\.{call}\(\) when it is imported"):
         load(trainable, [tmp_path])
 
 

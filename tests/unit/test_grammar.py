@@ -240,7 +240,10 @@ def test_space_file_made_by_to_json_keeps_the_order_of_parameters(tmp_path):
         ("[1]", ["not a dict"]),
         ('{"a": 1, "a": 2}', ["'a'", "twice"]),
         ('{"m": {"lr": {"$": "unifrom(0, 1)"}}}', ["'m/lr'", "'uniform'"]),
-        ('{"lr": {"$": "uniform(0, 1)", "lower": 0}}', ["'lr'", "other keys"]),
+        (
+            '{"lr": {"$": "uniform(0, 1)", "lower": 0}}',
+            ["'lr'", "other keys beside '$': 'lower'. Remove these"],
+        ),
         ('{"lr": NaN}', ["'lr'", "nan"]),
         ("[" * 100_000, ["nested"]),
         ('{"a":' * 500 + "1" + "}" * 500, ["nested"]),

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fleet.server_script import BEGIN
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,28 +22,16 @@ def test_fork_server_starts_children_in_a_program_with_closed_streams(tmp_path, 
         "    print('to stderr', file=sys.stderr)\n"
         "    return 1.0\n"
     )
-    script = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from studydb.child.job import Job, TrainableImport\n"
-        "from studydb.domain.trainable import Trainable\n"
-        "from studydb.domain.life.states import Mode\n"
-        "from studydb.domain.objective import Objective\n"
-        "from studydb.worker.fork_server_client import ForkServer\n"
-        "from studydb.worker.attempt_output import OutputPump\n"
-        "directory, first = sys.argv[1:]\n"
+    script = BEGIN + (
         "server = ForkServer()\n"
-        "if first == 'pump':\n"
+        "if how == 'pump':\n"
         "    pump = OutputPump()\n"
         "server.start()\n"
         "started = server.pid\n"
-        "if first == 'server':\n"
+        "if how == 'server':\n"
         "    pump = OutputPump()\n"
         "output = pump.open(Path(directory))\n"
-        "trainable = Trainable('u', 'import', 'mine:train', directory, '3.11')\n"
-        "job = Job(TrainableImport('s', trainable, True, (directory,)), 't', 0, 1, {}, 0,\n"
-        "          Objective('loss', Mode.MIN), directory, 'inline:')\n"
-        "child = server.spawn(lambda: job, stdout=output.stdout, stderr=output.stderr)\n"
+        "child = server.spawn(lambda: new_job(0), stdout=output.stdout, stderr=output.stderr)\n"
         "output.release()\n"
         "assert server.pid == started  # `spawn` starts another server if the first one died\n"
         "child.wait()\n"

@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fleet.server_script import BEGIN
 from fleet.workers import eventually
 from msgspec import structs
 
@@ -380,27 +381,14 @@ def test_descendants_of_a_killed_worker_end_within_two_seconds(tmp_path, how):
         "    print(os.getpid(), os.getppid())\n"
         "    time.sleep(60)\n"
     )
-    script = (
-        "import sys, time\n"
-        "from pathlib import Path\n"
-        "from studydb.child.job import Job, TrainableImport\n"
-        "from studydb.domain.trainable import Trainable\n"
-        "from studydb.domain.life.states import Mode\n"
-        "from studydb.domain.objective import Objective\n"
-        "from studydb.worker.fork_server_client import ForkServer\n"
-        "from studydb.worker.attempt_output import OutputPump\n"
-        "from studydb.worker.templates import Templates\n"
-        "directory, how = sys.argv[1:]\n"
+    script = BEGIN + (
         "server, pump = ForkServer(), OutputPump()\n"
         "server.start()\n"
         "templates = Templates(server, pump, directory=Path(directory) / 'templates',\n"
         "                      enabled=how == 'warm', say=print, is_stopping=lambda: False)\n"
-        "trainable = Trainable('u', 'import', 'mine:train', directory, '3.11')\n"
         "for number in range(2):\n"
         "    output = pump.open(Path(directory) / str(number))\n"
-        "    to_import = TrainableImport('s', trainable, True, (directory,))\n"
-        "    job = Job(to_import, 't', number, 1, {}, 0, Objective('loss', Mode.MIN),\n"
-        "              directory, 'inline:')\n"
+        "    job = new_job(number)\n"
         "    started = templates.spawn(job.to_import, lambda: job,\n"
         "        stdout=output.stdout, stderr=output.stderr)\n"
         "    assert started.start == how\n"

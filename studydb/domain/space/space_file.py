@@ -10,6 +10,7 @@ from studydb.domain.space.leaves import Written
 from studydb.domain.space.parameters import leaf_from_call
 from studydb.domain.space.search_space import ORDER, Space
 from studydb.domain.specs.grammar import parse_call
+from studydb.domain.text.display import shortened
 
 
 def read_space_file(path: Path | str) -> Space:
@@ -54,8 +55,10 @@ def _parse_leaves(tree: Any, prefix: str) -> Any:
     text = tree.get(KIND)
     if prefix and isinstance(text, str) and "(" in text:
         if len(tree) > 1:
+            others = ", ".join(repr(key) for key in tree if key != KIND)
             raise InvalidSpec(
-                f"Parameter {prefix[:-1]!r} has other keys beside {KIND!r}: {text!r}; remove them."
+                f"Parameter {prefix[:-1]!r} is {shortened(text, 200)!r}, but has other keys beside "
+                f"{KIND!r}: {shortened(others, 200)}. Remove these keys."
             )
         return leaf_from_call(parse_call(text), prefix[:-1])
     return {key: _parse_leaves(value, f"{prefix}{key}/") for key, value in tree.items()}

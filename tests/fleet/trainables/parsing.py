@@ -1,4 +1,4 @@
-"""Functions that read `trial.config`, or parse `sys.argv`, where a trial gets no arguments."""
+"""Functions that parse `sys.argv`, which holds no arguments in a trial, or read `trial.config`."""
 
 import argparse
 import sys
