@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,15 @@ def compare_programs(program: Program, commit: str, *, as_json: bool) -> None:
                         contender, Comparison(program.processes, contender, [], [])
                     )
                     getattr(comparison, version).append(rate)
+            _show_round(number, found.values(), program.unit)
     conditions = {"rounds": rounds, "against": commit}
     show(program.unit, list(found.values()), conditions, as_json=as_json)
+
+
+def _show_round(number: int, found: Iterable[Comparison], unit: str) -> None:
+    """Print a round's figures to stderr, so that a run that is ended early still shows figures."""
+    figures = [f"{each.contender} {each.new[-1]:,.4g} and {each.old[-1]:,.4g}" for each in found]
+    click.echo(f"Round {number + 1}, this tree and before, {unit}: {'; '.join(figures)}.", err=True)
 
 
 def _run(checkout: Path, arguments: Sequence[str]) -> Any:

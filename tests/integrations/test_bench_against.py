@@ -159,5 +159,7 @@ def test_compare_programs_runs_both_versions_in_turns(monkeypatch, capsys, slowd
         code = end.code
 
     assert ran == ["old", "new", "new", "old"] * 4 + ["old", "new"]
-    assert json.loads(capsys.readouterr().out)["comparisons"][0]["ratio"] == 1 / slowdown
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["comparisons"][0]["ratio"] == 1 / slowdown
+    assert len(re.findall(r"^Round \d, .* runs/s: studydb \S+ and 1\.$", printed.err, re.M)) == 9
     assert code == (1 if slowdown > 1 else 0)
