@@ -3,6 +3,7 @@
 import math
 
 from studydb.analysis.definition import rule_text
+from studydb.domain.failures import short_type
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.rules import first_hit
 from studydb.domain.life.states import Reason, State
@@ -144,4 +145,4 @@ def _explain_failures(details: TrialDetails) -> str:
     spent = f"{counted(trial.failures, 'failure')}, {lost}"
     if newest.error_type is None:
         return spent
-    return f"{spent}; {newest.error_type}: {newest.error_message}"
+    return f"{spent}; {short_type(newest.error_type)}: {newest.error_message}"

@@ -13,9 +13,15 @@ from datetime import datetime
 from studydb.analysis.explaining import explain_decision
 from studydb.domain.life.states import State, Status
 from studydb.domain.limits import LIMITS
-from studydb.domain.listed_rows import CheckpointSizes, ListedStudy, RecentEnds, StudyProblem
+from studydb.domain.listed_rows import (
+    CheckpointSizes,
+    ListedStudy,
+    RecentEnds,
+    StudyProblem,
+    Unranked,
+)
 from studydb.domain.records import Study
-from studydb.domain.text.display import best_text, duration_text, size_text, visible
+from studydb.domain.text.display import best_text, counted, duration_text, size_text, visible
 from studydb.operations.overview import Overview
 from studydb.operations.workers import Health, WorkerList
 
@@ -33,20 +39,21 @@ def counts_by_state(row: ListedStudy) -> dict[State, int]:
     return {state: getattr(row, state.lower()) for state in State}
 
 
-def trials_text(row: ListedStudy) -> str:
+def trials_text(overview: Overview) -> str:
     """
     Count the trials, as in "12 of 100: 2 RUNNING, 10 TERMINATED" or "0, no limit".
 
     Clones do not count towards `num_trials`, so a study can have more trials than `num_trials`.
     """
+    row, n_clones = overview.row, overview.progress.n_clones
     counts = counts_by_state(row)
     by_state = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     if row.num_trials is None:
         budget = ", no limit"
-    elif row.n_trials <= row.num_trials:
-        budget = f" of {row.num_trials}"
+    elif n_clones:
+        budget = f" with {counted(n_clones, 'clone')}, num_trials {row.num_trials}"
     else:
-        budget = f" with clones, num_trials {row.num_trials}"
+        budget = f" of {row.num_trials}"
     return f"{row.n_trials}{budget}" + (f": {by_state}" if by_state else "")
 
 
@@ -58,16 +65,17 @@ def ends_text(overview: Overview) -> str | None:
         (ends.stopped_early, "stopped early"),
         (ends.given_up, "given up"),
         (ends.cancelled, "cancelled"),
+        (ends.at_limit, "ended by a limit"),
+        (ends.invalidated, "ended by invalidation"),
     )
     text = ", ".join(f"{count} {how}" for count, how in counts if count)
     return text + _which_trials(overview) if text else None
 
 
-def time_text(study: Study, overview: Overview) -> str | None:
+def time_text(overview: Overview) -> str | None:
     """Describe the pace of a study's newest trials; see `pace_text`."""
-    row = overview.row
-    budget = study.num_draws if row.num_trials is None else row.num_trials
-    left = None if budget is None else max(0, budget - row.terminated - row.error)
+    row, n_to_make = overview.row, overview.progress.n_to_make
+    left = None if n_to_make is None else n_to_make + row.pending + row.running + row.paused
     runs = row.running > 0 and overview.workers.n_alive > 0
     text = pace_text(overview.ends, now=overview.at, left=left, runs=runs)
     return text and text + _which_trials(overview)
@@ -85,7 +93,8 @@ def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) 
 
     Args:
         ends: How the newest trials ended, and when the first of them began.
-        left: How many trials of the budget have not ended; None without a budget.
+        left: How many trials have not ended, with those that the budget still allows; None without
+            a budget.
         runs: Whether workers run trials. If not, the elapsed time ends at the last trial's end.
 
     Returns:
@@ -109,12 +118,20 @@ def best_line(overview: Overview) -> str:
     """Describe the best value, with its metric and mode, trial and step."""
     row, best = overview.row, overview.best
     if best is None:
-        return f"no {row.metric} reported yet" + (", only NaN" if overview.has_nan else "")
+        return _no_best(row.metric, overview.unranked)
     called = "" if best.name is None else f" ({visible(best.name)})"
     return (
         f"{row.metric} ({row.mode}) {best_text(best.best_value)}, trial {best.number}{called}, "
         f"step {best.summary.best_step}"
     )
+
+
+def _no_best(metric: str, unranked: Unranked) -> str:
+    """Say why no trial is the best."""
+    if unranked.has_invalidated:
+        nan = ", the others have only NaN" if unranked.has_nan else ""
+        return f"none: trials that have reported {metric} are invalidated{nan}"
+    return f"no {metric} reported yet" + (", only NaN" if unranked.has_nan else "")
 
 
 def workers_text(workers: WorkerList) -> str:

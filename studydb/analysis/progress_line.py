@@ -58,7 +58,7 @@ class ProgressLine:
         best_value: float | None,
         elapsed_s: float,
         *,
-        num_trials: int | None = None,
+        n_to_make: int | None = None,
     ) -> None:
         """
         Show the newest counts and best value.
@@ -66,9 +66,9 @@ class ProgressLine:
         Args:
             best_value: None until a trial has a value.
             elapsed_s: Seconds since the run began.
-            num_trials: The budget; None without a budget.
+            n_to_make: How many more new trials the budget allows; None without a budget.
         """
-        self._line = self._describe(counts, best_value, num_trials)
+        self._line = self._describe(counts, best_value, n_to_make)
         self._line += f"  [{duration_text(elapsed_s)}]"
         if self._stream.isatty():
             self._draw()
@@ -91,16 +91,15 @@ class ProgressLine:
         elif self._line:
             self._print()
 
-    def _describe(self, counts: Counts, best_value: float | None, num_trials: int | None) -> str:
+    def _describe(self, counts: Counts, best_value: float | None, n_to_make: int | None) -> str:
         numbers = ", ".join(
             f"{number} {state}"
             for state in State
             if (number := getattr(counts, state.lower())) or state is State.RUNNING
         )
         share = ""
-        if num_trials is not None:
-            ended = counts.terminated + counts.error
-            share = f"{min(100, 100 * ended // num_trials)} % of {num_trials}, "
+        if n_to_make is not None and (in_all := counts.total + n_to_make):
+            share = f"{100 * (counts.terminated + counts.error) // in_all} % of {in_all}, "
         best = f"best {self._objective}: {best_text(best_value)}"
         return visible(f"{self._name}: {share}{numbers}; {best}")
 

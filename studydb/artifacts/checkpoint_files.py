@@ -24,6 +24,7 @@ from studydb.artifacts.stores import Stores
 from studydb.artifacts.tree import scan
 from studydb.domain.checkpoint import CheckpointKind
 from studydb.domain.errors import CheckpointError, UsageError
+from studydb.domain.text.display import with_article
 from studydb.domain.text.other_tools import missing_attribute
 
 CheckpointLike = Mapping[Any, Any] | str | PathLike[str]
@@ -43,10 +44,21 @@ class Restored:
         self._path = path
 
     def to_dict(self) -> dict[Any, Any]:
-        """Return a new copy of the dict that was saved."""
+        """
+        Return a new copy of the dict that was saved.
+
+        Raises:
+            CheckpointError: The checkpoint is a directory, or an uploaded pickle of another type.
+        """
         if self._data is None:
             raise CheckpointError("The checkpoint is a directory; use its .path.")
-        return dict(pickle.loads(self._data))  # noqa: S301  signed, see artifacts/signing.py
+        found = pickle.loads(self._data)  # noqa: S301  signed, see artifacts/signing.py
+        if not isinstance(found, Mapping):
+            raise CheckpointError(
+                f"The checkpoint of step {self.step} holds {with_article(type(found).__name__)}, "
+                "not a dict. Upload a pickled dict."
+            )
+        return dict(found)
 
     @property
     def path(self) -> Path:

@@ -187,7 +187,7 @@ class DirectoryStore:
         except OSError as cause:
             raise CheckpointError(
                 f"The checkpoint of step {place.step} could not be written below {self.root}: "
-                f"{cause}. Training continues, and the previous checkpoint is kept."
+                f"{cause}. Training continues, and any earlier checkpoint is kept."
             ) from cause
         finally:
             discard(temporary)

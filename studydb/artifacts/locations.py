@@ -58,10 +58,11 @@ class Locations(Struct, frozen=True):
 
     def recorded_log_dir(self, study: "Study", lease: "Lease", recorded: str | None) -> Path:
         """
-        Return the folder that an attempt's row names; `log_dir` if the row has none or was changed.
+        Return the folder that an attempt's row names.
 
         A worker with another home directory records another path, but that path is absolute, has no
-        "..", and also ends in the study, trial and attempt. Any other path is from a changed row.
+        "..", and also ends in the study, trial and attempt. If the row names no path, or another
+        path, which no worker has written, the method returns `log_dir`.
         """
         ours = self.log_dir(study, lease)
         path = Path(recorded or ours)

@@ -47,7 +47,7 @@ S3 takes at most 10,000 parts per object, so the parts of a file above 70 GiB ex
 _MARKERS = ("KeyMarker", "UploadIdMarker")
 """The parameters of S3 that say where the next page of a list of multipart uploads begins."""
 
-_TRAINS_ON = " Training continues, and the previous checkpoint is kept."
+_TRAINS_ON = " Training continues, and any earlier checkpoint is kept."
 
 _MANIFEST, _FILES = "manifest", "files"
 _MANIFEST_BYTES = 256 << 20

@@ -127,7 +127,7 @@ class RunningTrial:
         stored. With a checkpoint, if the store is remote, the call waits until the previous
         checkpoint is sent, copies the new one, and returns before the copy is sent; `flush` waits
         until the copy is stored. At the last step, the call itself waits until the new checkpoint
-        is stored. If the store fails, training continues and the previous checkpoint is kept.
+        is stored. If the store fails, training continues and any earlier checkpoint is kept.
 
         Args:
             metrics: The study's metric and others. `training_iteration` is the step; if it is

@@ -178,7 +178,7 @@ class Sender:
             _exit_of(process)
             raise CheckpointError(
                 f"The process that sends checkpoints gave no readable answer for step {step}, and "
-                f"was killed: {cause}. Training continues, and the previous checkpoint is kept. "
+                f"was killed: {cause}. Training continues, and any earlier checkpoint is kept. "
                 "The next save starts another process."
             ) from cause
         if answer.saved is None:
@@ -241,6 +241,6 @@ def _ended(step: int, code: int | None) -> CheckpointError:
     how = "" if code is None else f" ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
     return CheckpointError(
         f"The process that sent the checkpoint of step {step} has ended{how}. Training continues, "
-        "and the previous checkpoint is kept. The next save starts another process. If that one "
+        "and any earlier checkpoint is kept. The next save starts another process. If that one "
         "ends, too, read the trial's log, and check whether the host is short of memory."
     )

@@ -14,7 +14,7 @@ from studydb.domain.text.names import check_trial_name
 from studydb.settings import storage_url
 
 LARGEST_NUMBER = 2**63 - 1
-"""The largest integer that the databases can store; a larger trial number is read as this one."""
+"""The largest integer that the databases can store, so that no trial has a larger number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,10 @@ class TrialWord(click.ParamType[int | str]):
     ) -> int | str:
         text = str(value)
         if text.isascii() and text.isdigit():
-            return min(int(text.lstrip("0")[:20] or "0"), LARGEST_NUMBER)
+            number = int(text.lstrip("0")[:20] or "0")  # `int` refuses more than 4,300 digits
+            if number > LARGEST_NUMBER:
+                self.fail(f"{text!r} is too large for the number of a trial.", param, ctx)
+            return number
         try:
             return check_trial_name(text)
         except InvalidName:

@@ -23,6 +23,7 @@ from studydb.cli.printing import (
     print_rows,
     print_table,
 )
+from studydb.domain.failures import short_type
 from studydb.domain.listed_rows import Judgement, ListedAttempt, ListedNote
 from studydb.domain.text.display import visible
 
@@ -83,7 +84,7 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
     if resources:
         click.echo("\nResources:\n" + "\n".join(fit_lines(resources)))
     attempts = [
-        [*(getattr(row, column) for column in ATTEMPT_COLUMNS), _code_text(full.provenance)]
+        [*_attempt_cells(row), _code_text(full.provenance)]
         for row, full in zip(details.listed, details.attempts, strict=True)
     ]
     _print_part("attempts", (*ATTEMPT_COLUMNS, "code"), attempts, spare=SPARE_COLUMNS)
@@ -94,6 +95,12 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
     if details.attempts and (traceback := details.attempts[-1].traceback):
         lines = traceback.rstrip().expandtabs().splitlines()
         click.echo("\n" + "\n".join(map(visible, lines)))
+
+
+def _attempt_cells(row: ListedAttempt) -> list[Any]:
+    """The values of `ATTEMPT_COLUMNS`, with the error's type without its module."""
+    shown = row._replace(error_type=row.error_type and short_type(row.error_type))
+    return [getattr(shown, column) for column in ATTEMPT_COLUMNS]
 
 
 def _show_study(name: str, *, form: str, storage: Storage) -> None:

@@ -13,7 +13,7 @@ from studydb.cli.formatting import assignments
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.cli.printing import print_fields
-from studydb.domain.errors import StudydbError
+from studydb.domain.errors import InvalidReport, StudydbError
 from studydb.domain.failures import failure_of
 from studydb.domain.text.display import printed, value_text, visible
 
@@ -69,6 +69,8 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
                 on_start=show_params,
                 on_report=show,
             )
+        except InvalidReport as error:
+            return _fail(error, debug=debug)
         except (StudydbError, BrokenPipeError, _Terminated):
             raise
         except (GivenBack, ProcessLost) as error:

@@ -54,7 +54,8 @@ class CustomScheduler:
             may train without end.
         brackets: The number of brackets; default 1. A new trial's bracket is random.
         weights: How likely each bracket is, relative to the others; by default equally likely.
-        quantile: A rung's cutoff lies at this quantile of the negated scores, 0 to 1; default 0.5.
+        quantile: Where a rung's cutoff lies, 0 to 1; default 0.5. With 0.75, about a quarter of the
+            entries that rank are at least as good as the cutoff.
         resumes: Whether trials wait at rungs, so that workers ask `next_work`; default False.
         reads_best: The most entries that `judge` reads by `view.best`, up to 100; default 0.
         reads_mean: Whether `judge` reads `view.mean`; default False.

@@ -47,6 +47,11 @@ def failure_of(error: BaseException, *, whole: bool = False) -> Failure:
     return bounded_failure(Failure(type_name(kind), _message(error), trace, bases))
 
 
+def short_type(name: str) -> str:
+    """Return the name of an exception's class without its module, as people know it."""
+    return name.rpartition(".")[2]
+
+
 def bounded_failure(failure: Failure) -> Failure:
     """Shorten a failure's texts to the limits of an attempt's row."""
     return Failure(

@@ -25,7 +25,7 @@ class UnmadeDirectory(Struct, frozen=True):
     """
     Stands for a checkpoint for which this host could not make a directory.
 
-    As after a failure of the store, training continues and the previous checkpoint is kept.
+    As after a failure of the store, training continues and any earlier checkpoint is kept.
 
     Attributes:
         error: What is shown to people as the error of the checkpoint.
@@ -37,5 +37,5 @@ class UnmadeDirectory(Struct, frozen=True):
     def because(cls, cause: OSError) -> Self:
         return cls(
             f"This host could not make the directory of a checkpoint: {cause}. Training continues, "
-            "and the previous checkpoint is kept."
+            "and any earlier checkpoint is kept."
         )

@@ -152,6 +152,9 @@ class RecentEnds(NamedTuple):
         read: How many trials were read.
         ended: How many of these trials have ended, for any reason.
         stopped_early: How many of these trials the scheduler or a stop rule has stopped.
+        at_limit: How many of these trials a limit has ended: a limit of the study, or the trial's
+            time limit.
+        invalidated: How many of these trials were invalidated before they had ended.
         began_at: When the first of these trials began; None if no trial has begun.
         last_end_at: When the last of these trials ended; None if no trial has ended.
     """
@@ -162,8 +165,23 @@ class RecentEnds(NamedTuple):
     stopped_early: int
     given_up: int
     cancelled: int
+    at_limit: int
+    invalidated: int
     began_at: datetime | None
     last_end_at: datetime | None
+
+
+class Unranked(NamedTuple):
+    """
+    Which values the newest trials of a study have, none of which has a rank.
+
+    Attributes:
+        has_nan: Whether a trial has reported values, all of which are NaN.
+        has_invalidated: Whether a trial that has reported another value than NaN is invalidated.
+    """
+
+    has_nan: bool = False
+    has_invalidated: bool = False
 
 
 class StudyProblem(NamedTuple):

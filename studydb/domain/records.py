@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from studydb.domain.checkpoint import Checkpoint
+from studydb.domain.failures import short_type
 from studydb.domain.life.custom_rule import RuleDecision
 from studydb.domain.life.decisions import Decision, Verdict
 from studydb.domain.life.states import Origin, Reason, State, Status
@@ -363,7 +364,7 @@ class LastError(Struct, frozen=True):
     def summary(self) -> str:
         """The type without its module, and the first line of the message."""
         first = (self.message.strip().splitlines() or [""])[0]
-        return f"{self.type.rpartition('.')[2]}: {first}" if first else self.type
+        return f"{short_type(self.type)}: {first}" if first else self.type
 
 
 @dataclass(frozen=True, slots=True)

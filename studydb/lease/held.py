@@ -194,7 +194,7 @@ class HeldAttempt:
             self._send(lambda: make_study_folder(self._database, self._study, store), None)
         except CheckpointError as error:
             raise CheckpointError(
-                f"{error} Training continues, and the previous checkpoint is kept."
+                f"{error} Training continues, and any earlier checkpoint is kept."
             ) from error
         self._send(lambda: begin_upload(self._database, lease=self.lease, uuid=uuid, url=url), None)
 

@@ -11,9 +11,12 @@ from studydb.domain.text.suggestions import did_you_mean
 from studydb.store import counters, events, resource_classes, rungs, studies, trainables
 
 
-def create(database: Database, new: NewStudy) -> Study:
+def create(database: Database, new: NewStudy, *, can_continue: bool = True) -> Study:
     """
     Create a study.
+
+    Args:
+        can_continue: See `name_taken`.
 
     Raises:
         StudyExists: The name is taken.
@@ -33,17 +36,26 @@ def create(database: Database, new: NewStudy) -> Study:
     except Duplicate:
         found = load(database, new.name)
         if found.uuid != new.uuid:  # if equal, an earlier send of this call made the study
-            raise name_taken(new.name, url=database.url) from None
+            raise name_taken(new.name, url=database.url, can_continue=can_continue) from None
         return found
     return load(database, new.name)
 
 
-def name_taken(name: str, *, url: str) -> StudyExists:
-    """Make the error for a study whose name another study has."""
+def name_taken(name: str, *, url: str, can_continue: bool = True) -> StudyExists:
+    """
+    Make the error for a study whose name another study has.
+
+    Args:
+        can_continue: Whether the caller can open the study of this name instead.
+    """
+    to_continue = (
+        "continue that study (load_if_exists=True, or --if-not-exists on the command line), "
+        if can_continue
+        else ""
+    )
     return StudyExists(
-        f"A study {name!r} already exists in {url}. Choose another name, continue that study "
-        "(load_if_exists=True, or --if-not-exists on the command line), or delete it: "
-        f"`studydb delete {shlex.quote(name)} --yes`."
+        f"A study {name!r} already exists in {url}. Choose another name, {to_continue}or delete "
+        f"it: `studydb delete {shlex.quote(name)} --yes`."
     )
 
 

@@ -17,6 +17,7 @@ from studydb.domain.listed_rows import (
     ListedTrial,
     RecentEnds,
     StudyProblem,
+    Unranked,
 )
 from studydb.domain.records import LastError, Study, TrialRow
 from studydb.operations.fit_report import FitReport, fit_report_in
@@ -52,7 +53,7 @@ class Overview(Struct, frozen=True):
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
-        has_nan: Whether one of the newest trials has reported only NaN; False if `best` is a trial.
+        unranked: Which values the newest trials have reported, if `best` is None.
         last_error: The error of the newest attempt that failed, or was lost with a known cause.
         given_back: The error with which a worker last gave back one of the PENDING trials in
             `unfinished`, because its host cannot run the trial, for example.
@@ -68,7 +69,7 @@ class Overview(Struct, frozen=True):
     row: ListedStudy
     progress: StudyProgress
     best: TrialRow | None
-    has_nan: bool
+    unranked: Unranked
     unfinished: list[ListedTrial]
     decisions: list[LastDecision]
     workers: WorkerList
@@ -103,7 +104,7 @@ def read_overview(database: Database, study: Study) -> Overview:
             row=row,
             progress=progress,
             best=best,
-            has_nan=best is None and ranking.has_nan(txn, study_id=study.id),
+            unranked=ranking.unranked(txn, study_id=study.id) if best is None else Unranked(),
             unfinished=unfinished,
             decisions=rung_listing.last_decisions(
                 txn,

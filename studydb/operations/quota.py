@@ -124,7 +124,7 @@ def _refusal(saved: Checkpoint, quota: Quota) -> str:
         f"The checkpoint of step {saved.step} ({size_text(saved.size_bytes)}) does not fit into "
         f"the quota of {limit}: {size_text(quota.used_bytes or 0)} are kept, and too few of "
         "these bytes may be removed. Pinned checkpoints stay, and so does the newest checkpoint of "
-        "each unfinished trial. Training continues, and the previous checkpoint is kept. Raise the "
+        "each unfinished trial. Training continues, and any earlier checkpoint is kept. Raise the "
         f"quota by `studydb set {name} keep=…`, or remove pins that `studydb checkpoints {name}` "
         "lists."
     )

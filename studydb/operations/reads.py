@@ -25,6 +25,7 @@ from studydb.domain.listed_rows import (
     ListedRung,
     ListedStudy,
     ListedTrial,
+    Unranked,
 )
 from studydb.domain.metrics import Result
 from studydb.domain.records import Study, TrialRow
@@ -134,16 +135,21 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
         found = ranking.best(txn, study_id=study.id, limit=limit)
         if not found:
             studies.check_exists(txn, study_id=study.id)
-            has_nan = ranking.has_nan(txn, study_id=study.id)
+            unranked = ranking.unranked(txn, study_id=study.id)
     if not found:
-        metric = repr(study.objective.metric)
-        reported = f"any {metric} but NaN" if has_nan else metric
         raise NoResults(
-            f"No trial of study {study.name!r} has reported {reported} yet; NaN and the values of "
-            "invalidated trials do not count. "
+            f"{_no_best(study, unranked)}; NaN and the values of invalidated trials do not count. "
             f"`studydb status {shlex.quote(study.name)}` shows what the study is doing."
         )
     return found
+
+
+def _no_best(study: Study, unranked: Unranked) -> str:
+    metric = repr(study.objective.metric)
+    if unranked.has_invalidated:
+        return f"Study {study.name!r} has no best trial: trials with {metric} are invalidated"
+    reported = f"any {metric} but NaN" if unranked.has_nan else metric
+    return f"No trial of study {study.name!r} has reported {reported} yet"
 
 
 def error_numbers(database: Database, study: Study) -> list[int]:

@@ -42,7 +42,9 @@ class StudyProgress(Struct, frozen=True):
             and work is left. Workers wait for such a study; they end if the study has paused itself
             for another reason, or if no work is left.
         limit_reached: Which limit or stop rule has stopped the study; None if none has.
-        num_trials: The most trials of the study; None for no limit.
+        num_trials: The most trials of the study, not counting clones; None for no limit.
+        n_clones: How many of the trials are clones.
+        n_to_make: How many more new trials the budget allows; None without a budget.
         is_resuming: Whether trials are still PAUSED because the study was paused.
         has_waited: Whether a PENDING trial's back-off is over, so that a sweep makes it runnable.
         may_ask: Whether an ask makes sense for the reader's resources. An ask makes sense if the
@@ -62,6 +64,8 @@ class StudyProgress(Struct, frozen=True):
     keeps_workers: bool = False
     limit_reached: str | None = None
     num_trials: int | None = None
+    n_clones: int = 0
+    n_to_make: int | None = None
     is_resuming: bool = False
     has_waited: bool = False
     may_ask: bool = True
@@ -234,6 +238,8 @@ def _progress(
         keeps_workers=budget.keeps_workers and not is_over,
         limit_reached=budget.limit_reached,
         num_trials=budget.num_trials,
+        n_clones=counts.total - budget.n_counted,
+        n_to_make=budget.n_to_make(study.num_draws),
         is_resuming=seen.is_resuming,
         has_waited=seen.has_waited,
         is_over=is_over,

@@ -103,7 +103,7 @@ class OptunaSearch(Seeded):
                     f"{self.sampler} has no option {name!r} in studydb; it takes "
                     f"{', '.join(known)}." + did_you_mean(name, known)
                 )
-            _check_option(f"The {name} of {self.sampler}", value, known[name])
+            _check_option(f"{self.sampler}.{name}", value, known[name])
 
     def to_json(self) -> dict[str, Any]:
         given = {"name": self.kind, "sampler": self.sampler, "seed": self.seed}

@@ -30,6 +30,6 @@ class Seeded(Spec):
     def _check(self) -> None:
         if self.seed is not None and self.seed < 0:
             raise InvalidSpec(
-                f"The seed of {self.kind} is {self.seed}; "
+                f"{self.kind}.seed is {self.seed}; "
                 "give an integer from 0 to 2**63 - 1, or None for a random one."
             )

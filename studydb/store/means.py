@@ -100,5 +100,5 @@ def store(txn: Txn, *, lease: Lease, mean: RunningMean) -> None:
 
 
 def forget(txn: Txn, *, lease: Lease, step: int) -> None:
-    """Reset a trial's stored sum if it has values from this attempt's first `step` on."""
+    """Reset a trial's stored sum if the sum has values of `step` or of later steps."""
     txn.run(_FORGET, trial=lease.trial_id, from_step=step)

@@ -89,6 +89,8 @@ _RECENT_ENDS = Prepared(
         _count_of(Reason.EARLY_STOPPED, Reason.RULE_STOPPED),
         _count_of(Reason.GIVEN_UP),
         _count_of(Reason.CANCELLED),
+        _count_of(Reason.BUDGET_SPENT, Reason.TIMED_OUT),
+        _count_of(Reason.INVALIDATED),
         sa.func.min(_NEWEST.c.started_at),
         sa.func.max(_NEWEST.c.ended_at),
     ).select_from(_NEWEST)

@@ -15,11 +15,12 @@ import sqlalchemy as sa
 from studydb.db import Prepared, Txn
 from studydb.db.schema import in_state, trial
 from studydb.domain.life.states import State
+from studydb.domain.listed_rows import Unranked
 from studydb.domain.records import TrialRow
 from studydb.store import tags, trials
 
 NEWEST_READ = 100
-"""How many of a study's newest trials `has_nan` reads; workers without a best trial call it."""
+"""How many of a study's newest trials `unranked` reads; workers without a best trial call it."""
 
 _OF_STUDY = trial.c.study_id == sa.bindparam("study")
 _NAN = sa.literal(math.nan, trial.c.best_value.type)
@@ -65,18 +66,25 @@ _WITHOUT_RANK = (
 )
 
 _NEWEST = (
-    sa.select(trial.c.best_value)
+    sa.select(trial.c.best_value, trial.c.invalidated_at)
     .where(_OF_STUDY)
     .order_by(trial.c.number.desc())
     .limit(NEWEST_READ)
     .subquery()
 )
-_HAS_NAN = Prepared(sa.select(sa.true()).where(_NEWEST.c.best_value == _NAN).limit(1))
+_is_invalidated = sa.and_(_NEWEST.c.best_value != _NAN, _NEWEST.c.invalidated_at.is_not(None))
+_UNRANKED = Prepared(
+    sa.select(
+        sa.func.count(sa.case((_NEWEST.c.best_value == _NAN, 1))),
+        sa.func.count(sa.case((_is_invalidated, 1))),
+    ).select_from(_NEWEST)
+)
 
 
-def has_nan(txn: Txn, *, study_id: int) -> bool:
-    """Whether one of the study's newest trials has reported values, all of which are NaN."""
-    return txn.first(_HAS_NAN, study=study_id) is not None
+def unranked(txn: Txn, *, study_id: int) -> Unranked:
+    """Read, for a study without a best trial, which values its newest trials have reported."""
+    n_nan, n_invalidated = txn.all(_UNRANKED, study=study_id)[0]
+    return Unranked(n_nan > 0, n_invalidated > 0)
 
 
 def best(txn: Txn, *, study_id: int, limit: int = 1) -> list[TrialRow]:

@@ -102,6 +102,7 @@ BUDGET = (
     HAS_ROOM.label("has_room"),
     IS_SPENT.label("spent"),
     study.c.num_trials,
+    study.c.n_counted,
     study.c.next_draw,
     study.c.paused_by,
     study.c.pause_reason,
@@ -209,6 +210,7 @@ class Budget(Struct, frozen=True):
         has_room: Whether `max_concurrent` lets one more trial run.
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next trial that an ask makes.
+        n_counted: How many trials count toward `num_trials`: all trials except clones.
         pause_reason: Why the study has paused itself; None if it has not.
         paused_by: Which of `BY_ITSELF` has paused the study; None if it has not paused itself.
         keeps_workers: Whether the study has paused itself for a reason in `UNDECIDED`, so that its
@@ -222,10 +224,16 @@ class Budget(Struct, frozen=True):
     is_spent: bool
     next_draw: int
     num_trials: int | None
+    n_counted: int
     pause_reason: str | None
     paused_by: DecidedBy | None
     keeps_workers: bool
     limit_reached: str | None
+
+    def n_to_make(self, num_draws: int | None) -> int | None:
+        """How many more new trials `num_trials` and `num_draws` allow; None without these."""
+        limits = ((self.num_trials, self.n_counted), (num_draws, self.next_draw))
+        return min((max(0, most - made) for most, made in limits if most is not None), default=None)
 
 
 class Changeable(Struct, frozen=True):
@@ -393,6 +401,7 @@ def budget_of(row: Row) -> Budget:
         is_spent=bool(row.spent),
         next_draw=row.next_draw,
         num_trials=row.num_trials,
+        n_counted=row.n_counted,
         pause_reason=row.pause_reason if row.paused_by in BY_ITSELF else None,
         paused_by=DecidedBy(row.paused_by) if row.paused_by in BY_ITSELF else None,
         keeps_workers=row.paused_by in UNDECIDED,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
 from studydb.artifacts import INLINE, open_store
+from studydb.artifacts.directory import DirectoryStore
 from studydb.domain.canonical import is_number
 from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import InvalidSpec
@@ -124,7 +125,8 @@ def store_url(checkpoints: Any) -> str | None:
     Read a path or URL as the URL of a checkpoint store; None stands for the database's default.
 
     Raises:
-        UsageError: The value is neither a path nor a URL, or `open_store` refuses it.
+        UsageError: The value is neither a path nor a URL, `open_store` refuses it, or it is the
+            path of a file.
     """
     if checkpoints is None:
         return None
@@ -136,4 +138,7 @@ def store_url(checkpoints: Any) -> str | None:
             f"checkpoints is {checkpoints!r}; give a directory that all workers see, as a path, or "
             "the URL of a store."
         )
-    return open_store(path).url
+    store = open_store(path)
+    if isinstance(store, DirectoryStore) and store.root.exists() and not store.root.is_dir():
+        raise InvalidSpec(f"Checkpoints cannot go to {path}, which is a file; give a directory.")
+    return store.url

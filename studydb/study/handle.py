@@ -406,7 +406,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         new = cloned(definition, new_name)
         database = open_database(full_url(self.database), make=False)
         with closed_on_error(database):
-            return Study(database, write_patiently(database, lambda: create(database, new)))
+            send = partial(create, database, new, can_continue=False)
+            return Study(database, write_patiently(database, send))
 
     @suggesting_keywords
     def ask(self, timeout: float | None = None) -> OwnTrial | None:

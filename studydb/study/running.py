@@ -190,8 +190,9 @@ class _Watch:
     def _look(self) -> None:
         progress = read_progress(self._database, self._study)
         elapsed_s = time.monotonic() - self._began_s
-        budget = self._study.num_draws if progress.num_trials is None else progress.num_trials
-        self._display.update(progress.counts, self._best_value(), elapsed_s, num_trials=budget)
+        self._display.update(
+            progress.counts, self._best_value(), elapsed_s, n_to_make=progress.n_to_make
+        )
         # The failure of a trial that is retried does not increase `counts.error`, so the last error
         # is also read every `ERRORS_EVERY_S`.
         if progress.counts.error > self._n_errors or elapsed_s >= self._error_due_s:

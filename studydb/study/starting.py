@@ -1,6 +1,7 @@
 """Find the checkpoint from which an enqueued trial begins, or upload it from a dict or a path."""
 
 import os
+import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -164,16 +165,40 @@ class Starting(Struct, frozen=True):
 def _prepared(given: Any) -> bytes | Path:
     if isinstance(given, str) and not given:  # Path("") is the working directory
         raise InvalidSpec("checkpoint is empty; write '.' for the working directory.")
-    if isinstance(given, str | os.PathLike) and Path(given).suffix == PICKLE_SUFFIX:
+    if isinstance(given, str | os.PathLike):
         path = Path(given)
-        if path.is_file():
-            try:
-                return path.read_bytes()
-            except OSError as cause:
-                raise CheckpointError(f"{path} cannot be read: {cause}.") from cause
-    if not isinstance(given, str | os.PathLike | Mapping):
+        if path.suffix == PICKLE_SUFFIX and path.is_file():
+            return _pickle_of(path)
+        if not path.is_dir():
+            what = "is a file" if path.exists() else "does not exist"
+            raise CheckpointError(
+                f"The checkpoint {path} {what}; give a trial, a directory or a "
+                f"{PICKLE_SUFFIX} file."
+            )
+    elif not isinstance(given, Mapping):
         raise InvalidSpec(
             f"checkpoint is {given!r}; give a trial, its number, one of its checkpoints, a dict, "
-            "or the path of a directory or of a .pkl file."
+            f"or the path of a directory or of a {PICKLE_SUFFIX} file."
         )
     return prepare(given)
+
+
+def _pickle_of(path: Path) -> bytes:
+    """
+    Read a file that holds a pickle.
+
+    Only the first and last bytes are checked, because to unpickle a file can run foreign code.
+
+    Raises:
+        CheckpointError: The file cannot be read, or holds no complete pickle.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as cause:
+        raise CheckpointError(f"{path} cannot be read: {cause}.") from cause
+    if not (data.startswith(pickle.PROTO) and data.endswith(pickle.STOP)):
+        raise CheckpointError(
+            f"{path} holds no complete pickle of protocol 2 or later. Write the file with "
+            "pickle.dump(a_dict, file) or Checkpoint.export, or give a directory."
+        )
+    return data

@@ -260,7 +260,7 @@ def _directory(path: str, *, is_answered: bool) -> Path:
     if not is_answered:
         raise InvalidReport(
             f"The report's checkpoint is {path!r}, but a report on stdout or in a file cannot name "
-            "a directory. Write the checkpoint to $STUDYDB_SAVE, and report true."
+            'a directory. Write the checkpoint to $STUDYDB_SAVE, and report "checkpoint": true.'
         )
     # Unlike `pathlib`, these functions raise no error, whatever the text is.
     if not os.path.isabs(path) or not os.path.isdir(path):  # noqa: PTH112, PTH117

@@ -388,10 +388,12 @@ def _exit_code(interruption: Interruption, options: WorkerOptions) -> int:
     if interruption.signal is not None:
         if interruption.gave_up is None:
             name = signal.Signals(interruption.signal).name
-            options.say(f"trials released because of {name}; start a worker again to continue them")
+            options.say(
+                f"ended by {name}; trials that ran here are released, and any worker continues them"
+            )
         return 128 + interruption.signal
     if interruption.gave_up is not None:
         return 1
     if interruption.is_drained:
-        options.say("trials released because a person drained this worker")
+        options.say("a person drained this worker; trials that ran here are released")
     return 0

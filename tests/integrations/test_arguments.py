@@ -25,6 +25,7 @@ WRONG = [
     ({"stop": {"loss": "much"}}, "The stop rule for 'loss' needs a number, not 'much'"),
     ({"checkpoints": 3}, "checkpoints is 3; give a directory that all workers see, as a path"),
     ({"checkpoints": "ftp://b/x"}, "Checkpoints cannot go to 'ftp://b/x'"),
+    ({"checkpoints": Path(__file__)}, "which is a file; give a directory"),
     ({"storage": 3}, "storage is 3; give a URL, such as 'sqlite:///studydb.db'"),
     ({"storage": Path("x.db")}, "give a URL, such as 'sqlite:///studydb.db'"),
     ({"storage": "x.db"}, "'x.db' is no storage URL. Write sqlite:///studydb.db or"),

@@ -237,7 +237,7 @@ def test_show_prints_the_error_of_a_failed_trial(console, database):
     run = arrange.SimulatedWorker(database, study).take()
     run.finish(
         outcome=Reason.FAILED,
-        failure=Failure("ValueError", "bad \x1b[31m luck", "Traceback:\n  line 1\nValueError"),
+        failure=Failure("mine.BadLuck", "bad \x1b[31m luck", "Traceback:\n  line 1\nBadLuck"),
         process=AttemptProcess("/nowhere/at/all", "the end\n"),
     )
 
@@ -245,10 +245,11 @@ def test_show_prints_the_error_of_a_failed_trial(console, database):
     document = console("show", "digits", "0", "--format", "json").json
     logs = console("logs", "digits", "0")
 
-    assert "1 failure, 0 lost attempts; ValueError: bad \\x1b[31m luck" in page.out
+    assert "1 failure, 0 lost attempts; BadLuck: bad \\x1b[31m luck" in page.out
     assert "\x1b" not in page.out
-    assert page.out.endswith("Traceback:\n  line 1\nValueError\n")
-    assert document["attempts"][0]["error_type"] == "ValueError"
+    assert "mine.BadLuck" not in page.out
+    assert page.out.endswith("Traceback:\n  line 1\nBadLuck\n")
+    assert document["attempts"][0]["error_type"] == "mine.BadLuck"
     assert logs.out == "the end\n"
     assert "the files are in /nowhere/at/all, which cannot be read on this host" in logs.err
 

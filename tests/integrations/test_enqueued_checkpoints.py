@@ -4,6 +4,7 @@ Enqueued trials that begin from a trial's checkpoint, a dict, or a path.
 They are enqueued by `study.enqueue(checkpoint=…)` or by `studydb enqueue --checkpoint`.
 """
 
+import pickle
 from unittest.mock import Mock
 
 import pytest
@@ -188,6 +189,32 @@ def test_enqueue_with_a_wrong_checkpoint_adds_no_trial(study, given, error, says
 
     assert study.trials == []
     assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("junk.pkl", b"hello\n", "holds no complete pickle"),
+        ("half.pkl", pickle.dumps({"w": 1})[:-1], "holds no complete pickle"),
+        ("train.py", b"import this\n", "is a file; give a trial, a directory or a .pkl file"),
+    ],
+)
+def test_enqueue_with_a_file_that_is_no_pickle_adds_no_trial(study, tmp_path, name, data, says):
+    (tmp_path / name).write_bytes(data)
+
+    with pytest.raises(CheckpointError, match=says):
+        study.enqueue({}, checkpoint=tmp_path / name)
+
+    assert study.trials == []
+    assert rows(study.database, "SELECT count(*) FROM upload") == [(0,)]
+
+
+def test_uploaded_pickle_of_another_type_than_dict_is_named_when_it_is_read(study, tmp_path):
+    (tmp_path / "list.pkl").write_bytes(pickle.dumps([1]))
+    study.enqueue({}, checkpoint=tmp_path / "list.pkl", checkpoint_step=4)
+
+    with pytest.raises(CheckpointError, match="checkpoint of step 4 holds a list, not a dict"):
+        begun(study, 0)
 
 
 def test_enqueue_from_a_trial_without_a_checkpoint_is_refused(study):

@@ -1,5 +1,6 @@
 """What `status` and `workers` print about dead processes, problems, pace and what to do next."""
 
+import math
 import re
 import subprocess
 import sys
@@ -10,13 +11,15 @@ from uuid import UUID
 import pytest
 from harness import arrange
 
-from studydb.analysis.overview_text import pace_text
+from studydb.analysis.overview_text import pace_text, time_text
 from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason
 from studydb.domain.space.search_space import Space, choice
 from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.overview import read_overview
 from studydb.operations.record_event import record_event
+from studydb.operations.study_progress import read_progress
 from studydb.processes import process_record, start_of
 from studydb.searchers import GridSearch
 from studydb.store import checkpoints, overview
@@ -243,7 +246,55 @@ def test_status_prints_the_count_of_trials_with_clones_and_num_trials(console, d
     console("retry", "digits", "0")
 
     line = line_of("trials", console)
-    assert line.endswith(" 2 with clones, num_trials 1: 1 PENDING, 1 ERROR")
+    assert line.endswith(" 2 with 1 clone, num_trials 1: 1 PENDING, 1 ERROR")
+
+
+def test_clones_count_neither_as_trials_of_the_budget_nor_as_ended_trials(console, database, clock):
+    study = arrange.new_study(database, name="digits", num_trials=4)
+    worker = arrange.SimulatedWorker(database, study)
+    for _ in range(2):
+        trial = worker.take()
+        clock.advance(60)
+        trial.finish(0.5)
+    console("retry", "digits", "0", "1")
+    arrange.SimulatedWorker(database, study).take()
+
+    assert line_of("trials", console).endswith(
+        " 4 with 2 clones, num_trials 4: 1 PENDING, 1 RUNNING, 2 TERMINATED"
+    )
+    assert time_text(read_overview(database, study)) == (
+        "2 min 0 s, 1 trials/min, about 4 min 0 s left"
+    )
+    progress = read_progress(database, study)
+    assert (progress.n_clones, progress.n_to_make) == (2, 2)
+
+
+def test_status_counts_trials_that_a_limit_or_an_invalidation_has_ended(console, database):
+    study = arrange.new_study(database, name="digits", num_trials=9)
+    worker = arrange.SimulatedWorker(database, study)
+    ends = (Reason.COMPLETED, Reason.BUDGET_SPENT, Reason.TIMED_OUT, Reason.INVALIDATED)
+    for number, reason in enumerate(ends):
+        worker.take().finish(0.5)
+        arrange.change(database, f"UPDATE trial SET reason = '{reason}' WHERE number = {number}")
+
+    assert line_of("ended", console).endswith(
+        " 1 completed, 2 ended by a limit, 1 ended by invalidation"
+    )
+
+
+def test_status_and_best_say_that_the_trials_with_values_are_invalidated(console, database):
+    study = arrange.new_study(database, name="digits")
+    worker = arrange.SimulatedWorker(database, study)
+    worker.take().finish(0.5)
+    console("invalidate", "digits", "0", "--reason", "wrong labels")
+
+    assert "none: trials that have reported loss are invalidated" in line_of("best", console)
+    assert (
+        "has no best trial: trials with 'loss' are inv" in console("best", "digits", code=1).error
+    )
+
+    worker.take().finish(math.nan)
+    assert line_of("best", console).endswith(" are invalidated, the others have only NaN")
 
 
 def test_status_prints_one_error_and_the_show_command_if_the_study_paused_itself(console, database):

@@ -58,6 +58,7 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
         ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),
         ("checkpoints=ftp://host", "Checkpoints cannot go to 'ftp://host'."),
+        (f"checkpoints={__file__}", f"cannot go to {__file__}, which is a file; give a dir"),
     ],
 )
 def test_set_refuses_unknown_keys_and_invalid_values(console, database, setting, message):
@@ -239,7 +240,7 @@ def test_retention_is_set_at_the_creation_and_later(console, create_study, stora
     assert console("show", "mine", "--format", "json").json["keep"]["every"] == 10
     own.set(keep="last=2")
     assert own.record.keep == studydb.Keep(last=2)
-    assert "The best of Keep is -1" in console("set", "mine", "keep=best=-1", code=2).error
+    assert "Keep.best is -1" in console("set", "mine", "keep=best=-1", code=2).error
 
 
 VALID = {

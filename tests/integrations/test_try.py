@@ -134,6 +134,19 @@ def test_command_that_is_tried_leaves_no_process_of_its_group(bare_console, here
     eventually(lambda: start_of(pid) is None, 2.0)
 
 
+def test_refused_report_is_shown_with_the_line_of_the_code(bare_console, here, study):
+    code = "def main(config, trial):\n    trial.report({'loss': 'abc'})\n"
+    (here / "reports_text.py").write_text(code)
+    study("reports_text:main")
+
+    ran = bare_console("try", "tried", code=1)
+
+    assert "trial.report({'loss': 'abc'})" in ran.err
+    assert ran.err.endswith(
+        "'loss' at step 1 is 'abc', a str; the study's metric must be a number.\n"
+    )
+
+
 @pytest.mark.parametrize(("end", "words"), [("exit 75", "run later"), ("kill -9 $$", "SIGKILL")])
 def test_try_says_in_one_line_that_a_command_asked_to_run_later_or_was_killed(
     bare_console, study, end, words

@@ -55,7 +55,7 @@ def test_each_uncounted_failure_doubles_the_back_off_and_does_not_count_for_max_
     assert [ending.delay_s for ending in endings] == [1, 2, 4, 8]
 
 
-def test_tenth_uncounted_failure_in_a_row_counts(database, clock):
+def test_after_nine_uncounted_failures_in_a_row_the_next_failure_counts(database, clock):
     worker = under(database, max_failures=0)
     endings = [fail(clock, worker) for _ in range(UNCOUNTED_IN_A_ROW)]
 

@@ -207,7 +207,7 @@ def test_clone_falls_back_to_the_source_and_then_to_the_checkpoint_before_it(
     assert worker.claim().claimed.checkpoint is None
 
 
-def test_clone_of_a_clone_whose_source_is_corrupt_begins_from_the_checkpoint_before_the_source(
+def test_clone_of_a_clone_begins_from_an_older_checkpoint_if_that_of_its_parent_is_corrupt(
     database, study, failed
 ):
     worker = SimulatedWorker(database, study)

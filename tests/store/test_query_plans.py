@@ -356,7 +356,7 @@ HOT = {
     "renew": (lambda txn: leases.renew(txn, leases=[LEASE]), TRIAL_KEY),
     "page": (lambda txn: results.page(txn, results.Span(1, 7, 1, 0, 9), limit=5), KEY),
     "newest ends": (lambda txn: overview.recent_ends(txn, study_id=1, n_trials=5000), KEY),
-    "newest NaN": (lambda txn: ranking.has_nan(txn, study_id=1), KEY),
+    "newest values without a rank": (lambda txn: ranking.unranked(txn, study_id=1), KEY),
     "given back": (
         lambda txn: overview.given_back(txn, study_id=1, numbers=[5, 900]),
         TRIAL_NUMBER,

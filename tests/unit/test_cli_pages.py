@@ -6,6 +6,7 @@ One test checks whether a typed word is read as a trial's number or as a trial's
 
 import re
 
+import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -134,10 +135,22 @@ def test_columns_of_the_same_name_get_names_that_no_other_column_has(selected, n
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("7", 7), ("0" * 30 + "7", 7), ("9" * 30, LARGEST_NUMBER), ("base", "base")]
+    ("text", "word"),
+    [
+        ("7", 7),
+        ("0" * 30 + "7", 7),
+        (str(LARGEST_NUMBER), LARGEST_NUMBER),
+        ("base", "base"),
+    ],
 )
 def test_digits_stand_for_the_number_of_a_trial_and_other_text_for_its_name(text, word):
     assert TrialWord().convert(text, None, None) == word
+
+
+@pytest.mark.parametrize("text", [str(LARGEST_NUMBER + 1), "9" * 5000])
+def test_number_that_no_trial_can_have_is_refused_as_it_was_typed(text):
+    with pytest.raises(click.BadParameter, match=f"'{text}' is too large"):
+        TrialWord().convert(text, None, None)
 
 
 @pytest.mark.parametrize(

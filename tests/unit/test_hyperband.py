@@ -89,7 +89,7 @@ def test_number_of_planned_trials_is_divided_by_the_reduction_factor_at_each_run
         (lambda: MedianStopping(grace_period=0), "grace_period is 0; it must be at least 1"),
         (lambda: MedianStopping(min_samples=0), "min_samples is 0; it must be at least 1"),
         (lambda: MedianStopping(interval=0), "interval is 0; it must be at least 1"),
-        (lambda: MedianStopping(hard_stop=1), "hard_stop of MedianStopping is 1; it must be true"),
+        (lambda: MedianStopping(hard_stop=1), "MedianStopping.hard_stop is 1; it must be true"),
     ],
 )
 def test_options_out_of_range_are_refused(make, why):

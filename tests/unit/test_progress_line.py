@@ -19,11 +19,11 @@ def progress_line(name, stream, **clock):
     return closing(ProgressLine(name, Objective("error", Mode.MIN), stream=stream, **clock))
 
 
-def printed(name, *updates, num_trials=None):
+def printed(name, *updates, n_to_make=None):
     stream = io.StringIO()
     with progress_line(name, stream, clock=lambda: 0.0) as progress:
         for counts, best_value, run_s in updates:
-            progress.update(counts, best_value, run_s, num_trials=num_trials)
+            progress.update(counts, best_value, run_s, n_to_make=n_to_make)
     return stream.getvalue()
 
 
@@ -51,10 +51,10 @@ def test_nothing_is_printed_without_an_update_and_equal_lines_are_printed_once()
     )
 
 
-def test_line_shows_the_percentage_of_num_trials_that_have_ended():
+def test_line_shows_which_percentage_of_the_trials_that_the_budget_allows_have_ended():
     ended = Counts(running=2, terminated=9, error=1)
 
-    assert printed("digits", (ended, 1 / 3, 12.0), num_trials=25) == (
+    assert printed("digits", (ended, 1 / 3, 12.0), n_to_make=13) == (
         "digits: 40 % of 25, 2 RUNNING, 9 TERMINATED, 1 ERROR; best error (min): 0.333333  [12 s]\n"
     )
     assert printed("mine", (Counts(running=2), math.inf, 1.0)) == (

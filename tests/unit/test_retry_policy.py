@@ -103,8 +103,8 @@ def test_retry_is_read_from_its_text():
         (3, "retry is 3; give studydb.Retry"),
         ("Retri()", "There is no retry policy 'Retri'"),
         ("Retry(when=[OSError])", "has no argument 'when'"),
-        ({"name": "Retry", "on": 3}, "The on of Retry is 3; give a list"),
-        ({"name": "Retry", "never": ["a b"]}, "The never of Retry has 'a b'"),
+        ({"name": "Retry", "on": 3}, "Retry.on is 3; give a list"),
+        ({"name": "Retry", "never": ["a b"]}, "Retry.never has 'a b'"),
     ],
 )
 def test_wrong_retry_is_refused(given, message):

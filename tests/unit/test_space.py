@@ -299,7 +299,7 @@ def test_error_of_space_from_json_names_the_invalid_parameter(spec, words):
         (lambda: uniform(2, 1), "not below"),
         (lambda: uniform(math.nan, 1), "is nan; it must be a finite number"),
         (lambda: uniform(0, math.inf), "is inf; it must be a finite number"),
-        (lambda: quniform(0, 1, math.inf), "The q of quniform is inf; it must be a finite number"),
+        (lambda: quniform(0, 1, math.inf), "quniform.q is inf; it must be a finite number"),
         (lambda: uniform("0", 1), "lower"),
         (lambda: uniform(False, 1), "False"),
         (lambda: uniform(-1.7e308, 1.7e308), "wider"),

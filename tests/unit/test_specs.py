@@ -31,7 +31,7 @@ class Sample(Spec):
 @pytest.mark.parametrize(
     ("option", "why"),
     [
-        ({"steps": 1.5}, "The steps of Sample is 1.5; it must be an integer."),
+        ({"steps": 1.5}, "Sample.steps is 1.5; it must be an integer."),
         ({"steps": None}, "it must be an integer."),
         ({"steps": True}, "it must be an integer."),
         ({"steps": 2**63}, "it must fit into 64 bits"),

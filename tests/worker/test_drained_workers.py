@@ -38,7 +38,7 @@ def test_drained_worker_releases_its_trials_and_exits_with_0(stage):
     drain_worker(stage.study.database, worker_uuid(stage.study.database)[:8])
 
     assert worker.exit_code() == 0
-    assert "trials released because a person drained this worker" in worker.output()
+    assert "a person drained this worker; trials that ran here are released" in worker.output()
     for number in (0, 1):
         assert stage.expect_released(number).checkpoint_step > 0
         assert [one.reason for one in stage.attempts(number)] == ["PREEMPTED"]

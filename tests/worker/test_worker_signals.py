@@ -42,7 +42,9 @@ def test_signalled_worker_releases_its_trial_without_counting_a_failure(sqlite_s
     worker.send(number)
 
     assert worker.exit_code() == code
-    line = f"trials released because of {number.name}; start a worker again to continue them"
+    line = (
+        f"ended by {number.name}; trials that ran here are released, and any worker continues them"
+    )
     assert worker.output().count(line) == 1
     assert "(will run again)" in worker.output()
     assert "Traceback" not in worker.output()

@@ -25,7 +25,7 @@ WRONG = {
         """echo '[studydb] {"error": 1, "checkpoint": "/no/x"}'""",
         (
             "The report's checkpoint is '/no/x'",
-            "Write the checkpoint to $STUDYDB_SAVE, and report true",
+            'Write the checkpoint to $STUDYDB_SAVE, and report "checkpoint": true',
         ),
     ),
     "empty checkpoint": (

@@ -57,7 +57,9 @@ SELECT count(*) AS count_1, count(anon_1.ended_at) AS count_2, count(CASE WHEN (
     'COMPLETED') THEN 1 END) AS count_3, count(CASE WHEN (anon_1.reason = 'EARLY_STOPPED' OR
     anon_1.reason = 'RULE_STOPPED') THEN 1 END) AS count_4, count(CASE WHEN (anon_1.reason =
     'GIVEN_UP') THEN 1 END) AS count_5, count(CASE WHEN (anon_1.reason = 'CANCELLED') THEN 1
-    END) AS count_6, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
+    END) AS count_6, count(CASE WHEN (anon_1.reason = 'BUDGET_SPENT' OR anon_1.reason =
+    'TIMED_OUT') THEN 1 END) AS count_7, count(CASE WHEN (anon_1.reason = 'INVALIDATED') THEN 1
+    END) AS count_8, min(anon_1.started_at) AS min_1, max(anon_1.ended_at) AS max_1
 FROM (
     SELECT trial.reason AS reason, trial.started_at AS started_at, trial.ended_at AS ended_at
     FROM trial
@@ -81,8 +83,9 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
     study.num_trials) AND (study.num_draws IS NULL OR study.next_draw < study.num_draws) AS
     open, study.max_concurrent IS NULL OR study.n_running < study.max_concurrent AS has_room,
     coalesce(study.n_counted >= study.num_trials OR study.next_draw >= study.num_draws, 0) AS
-    spent, study.num_trials, study.next_draw, study.paused_by, study.pause_reason,
-    counts.pending, counts.running, counts.paused, counts.terminated, counts.error, (
+    spent, study.num_trials, study.n_counted, study.next_draw, study.paused_by,
+    study.pause_reason, counts.pending, counts.running, counts.paused, counts.terminated,
+    counts.error, (
     SELECT trial.id
     FROM trial
     WHERE trial.study_id = :study

@@ -77,7 +77,7 @@ class Plateau(Spec):
     def _check(self) -> None:
         check_metric_name(self.metric)
         if self.std is not None and not self.std >= 0:
-            raise InvalidSpec(f"The std of Plateau is {self.std}; it must be 0 or more.")
+            raise InvalidSpec(f"Plateau.std is {self.std}; it must be 0 or more.")
         if self.num_results < _FEWEST or self.grace_period < 0:
             raise InvalidSpec(
                 "Plateau needs num_results of 2 or more, and no negative grace_period."
@@ -89,9 +89,9 @@ class Plateau(Spec):
                 "A Plateau with top stops the study; threshold is for trials. Give one of them."
             )
         if self.top is None and self.patience:
-            raise InvalidSpec("The patience of Plateau counts results of the study; give top, too.")
+            raise InvalidSpec("Plateau.patience counts results of the study; give top, too.")
         if self.mode not in (None, *Mode):
-            raise InvalidSpec(f"The mode of Plateau is {self.mode!r}; it must be 'min' or 'max'.")
+            raise InvalidSpec(f"Plateau.mode is {self.mode!r}; it must be 'min' or 'max'.")
 
     @property
     def needs_history(self) -> bool:

@@ -64,12 +64,12 @@ class Keep(Spec):
 
     def _check(self) -> None:
         if self.quota is not None:
-            object.__setattr__(self, "quota", read_size("The quota of Keep", self.quota))
+            object.__setattr__(self, "quota", read_size("Keep.quota", self.quota))
         for name, least in (("last", 1), ("best", 0), ("every", 1), ("quota", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidSpec(
-                    f"The {name} of Keep is {value!r}; it must be an integer of {least} or more."
+                    f"Keep.{name} is {value!r}; it must be an integer of {least} or more."
                 )
 
     @property

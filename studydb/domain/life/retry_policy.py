@@ -102,9 +102,7 @@ def _names(argument: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str | type):
         given = [given]
     if not isinstance(given, list | tuple | set | frozenset):
-        raise InvalidSpec(
-            f"The {argument} of Retry is {given!r}; give a list of exception classes."
-        )
+        raise InvalidSpec(f"Retry.{argument} is {given!r}; give a list of exception classes.")
     return tuple(_name(argument, each) for each in given)
 
 
@@ -114,6 +112,6 @@ def _name(argument: str, given: Any) -> str:
     if isinstance(given, str) and all(part.isidentifier() for part in given.split(".")):
         return given
     raise InvalidSpec(
-        f"The {argument} of Retry has {given!r}, which is no exception class and no name of one; "
+        f"Retry.{argument} has {given!r}, which is no exception class and no name of one; "
         "give for example ValueError or 'package.module.Error'."
     )

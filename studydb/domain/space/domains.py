@@ -97,7 +97,7 @@ class Real(Domain):
 
     def _check(self) -> None:
         for name in self.arguments():
-            given, subject = getattr(self, name), f"The {name} of {self.kind}"
+            given, subject = getattr(self, name), f"{self.kind}.{name}"
             if not isinstance(given, int) and is_number(given) and not math.isfinite(given):
                 raise InvalidSpec(f"{subject} is {given}; it must be a finite number.")
             object.__setattr__(self, name, float(plain(given, subject=subject)))

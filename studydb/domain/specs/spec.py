@@ -45,7 +45,7 @@ class Spec:
             option = _read_option(
                 getattr(self, field.name),
                 field.type,
-                subject=f"The {field.name} of {self.kind}",
+                subject=f"{self.kind}.{field.name}",
                 is_bounded=self.is_bounded,
             )
             object.__setattr__(self, field.name, option)
