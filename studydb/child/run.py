@@ -430,6 +430,8 @@ def _ended_by(error: BaseException, trial: RunningTrial) -> Ended:
     if trial.raised_for is not None:
         quiet = isinstance(error, TrialStopped | LeaseLost)
         return Ended(trial.raised_for, None if quiet else failure_of(error))
+    if trial.is_preempted:  # the stop signal may have killed a process that the trial needs
+        return Ended(End.PREEMPTED, failure_of(error))
     if isinstance(error, CommandFailed):  # studydb's own traceback would not help
         failure = failure_of(error.__cause__ or error)
         return Ended(End.FAILED, structs.replace(failure, traceback=error.tail))

@@ -264,6 +264,11 @@ class RunningTrial:
         """Make the next report raise TrialStopped; a signal handler may call this."""
         self._preempted = True
 
+    @property
+    def is_preempted(self) -> bool:
+        """Whether this process has received a stop signal for the trial."""
+        return self._preempted
+
     if not TYPE_CHECKING:  # with __getattr__, type checkers would accept any name
 
         def __getattr__(self, name: str) -> Any:

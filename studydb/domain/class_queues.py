@@ -255,7 +255,7 @@ class ClassQueues:
 
     def awaits_cards(self, new: Container[str]) -> bool:
         """
-        Tell whether a trial would start now if no other worker of the host held GPUs.
+        Tell whether a trial waits only for GPUs that other workers of the host hold.
 
         Args:
             new: The classes of which a new trial may be made. Any other class counts only if a

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct, field
 
 from studydb.domain.life.decisions import Decision, RungKey
+from studydb.domain.metrics import STEPS_END
 
 ENQUEUED_DRAWS = 2**32
 """
@@ -27,7 +28,8 @@ class RungSpec(Struct, frozen=True):
 
     Attributes:
         key: The rung's bracket, and its milestone (`training_iteration`).
-        quantile: The quantile of the negated scores at which the cutoff lies, in [0, 1].
+        quantile: Where the cutoff lies, in [0, 1]; with 0.75, about a quarter of the entries that
+            rank are at least as good as the cutoff.
     """
 
     key: RungKey
@@ -293,3 +295,9 @@ class Scheduler(Protocol):
 
         The view is up to date: a trial that has ended, for any reason, is not underway in it.
         """
+
+
+def last_step(scheduler: Scheduler) -> int | None:
+    """Return a scheduler's `max_t`; None if it has none, or if no trial can reach this step."""
+    max_t = getattr(scheduler, "max_t", None)
+    return max_t if max_t is not None and max_t < STEPS_END else None

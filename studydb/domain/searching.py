@@ -80,7 +80,8 @@ class Observation(Struct, frozen=True, kw_only=True):
             before its first result has `Reason.CANCELLED` and no values. An invalidated trial has
             `Reason.INVALIDATED` and no values, even while it runs; its state and last step are
             kept. A trial that has a clone looks like an invalidated trial, because the clone takes
-            its place.
+            its place. So does a trial whose parameters a person has changed, because its values do
+            not belong to `params`.
         values: The last value of each objective, in the order of the objectives; None if the trial
             has no result. A value may be NaN or infinite.
         scores: The values as scores: a lower score is better, and NaN is +Inf.

@@ -57,6 +57,16 @@ class Buffer:
         self.last_step = self._after_step
         self.rises_from = 0
 
+    def begin_after(self, step: int, *, next_decision_step: int | None) -> None:
+        """
+        Set the step of the restored checkpoint, 0 without one; call this before the first report.
+
+        The restored checkpoint is older than the claim's if the claim's cannot be restored.
+        """
+        with self._lock:
+            self._after_step = self.last_step = step
+            self._next_decision_step = next_decision_step
+
     def add(self, result: Result) -> bool:
         """Add a result; True if the result must be flushed before the next step begins."""
         with self._lock:

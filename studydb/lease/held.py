@@ -110,6 +110,17 @@ class HeldAttempt:
         return self.claim.lease
 
     @property
+    def is_over(self) -> bool:
+        """Whether this process knows that the end of the attempt is stored."""
+        return self._is_over
+
+    def begin_after(self, step: int) -> None:
+        """Do the work of `Buffer.begin_after`, and set the step of the next decision."""
+        next_decision_step = self._study.scheduler.next_decision_step(self.lease.bracket, step)
+        self.buffer.begin_after(step, next_decision_step=next_decision_step)
+        self.next_decision_step = next_decision_step
+
+    @property
     def refuses_results(self) -> bool:
         """Whether further results are dropped: the trial is lost, or a verdict refuses them."""
         return self.is_lost or (self.verdict is not None and self.verdict.refuses_results)

@@ -5,7 +5,8 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -82,7 +83,7 @@ class OwnTrial:
         self.seed = claim.seed
         self.checkpoint = checkpoints.restore()
         self.start_step = 0 if self.checkpoint is None else self.checkpoint.step
-        held.buffer.last_step = self.start_step
+        held.begin_after(self.start_step)
         self._checkpoints = checkpoints
         self._loop: object = loop
         self._held, self._metric, self._forget = held, metric, forget
@@ -197,17 +198,20 @@ class OwnTrial:
             InvalidReport: This attempt began without a checkpoint and has reported nothing. The
                 attempt has ended as failed.
         """
+        self._finish()
+
+    def _finish(self, patience_s: float | None = None) -> None:
         held = self._held
-        has_no_result = held.buffer.rises_from == 0 and held.claim.checkpoint is None
+        has_no_result = held.buffer.rises_from == 0 and self.checkpoint is None
         if has_no_result and not self._ended and not held.must_stop:
             error = InvalidReport(
                 f"This attempt at trial {self.number} was finished without a report of "
                 f"{self._metric!r}. Call "
                 f"trial.report({{{self._metric!r}: …}}) after each step."
             )
-            self.fail(error)
+            self._end(Reason.FAILED, _failure(error), patience_s)
             raise error
-        self._end(Reason.COMPLETED)
+        self._end(Reason.COMPLETED, patience_s=patience_s)
 
     def fail(self, error: BaseException | str) -> None:
         """
@@ -239,14 +243,30 @@ class OwnTrial:
         """
         Finish the trial; after an `Exception`, `fail` it; after any other error, `release` it.
 
-        After LeaseLost, nothing is written.
+        After LeaseLost, nothing is written. If Ctrl-C interrupts this, the trial is ended within
+        seconds, or given back later: the next `ask` may come while the handle still exists.
         """
+        try:
+            self._end_by(error)
+        except Exception:
+            raise
+        except BaseException:
+            try:
+                with suppress(Exception):
+                    self._end_by(error, LAST_PATIENCE_S)
+            finally:
+                if not self._ended:
+                    self._finalizer()
+            raise
+
+    def _end_by(self, error: BaseException | None, patience_s: float | None = None) -> None:
+        """End the trial as the `with` block has ended: with or without an error."""
         if error is None:
-            self.finish()
+            self._finish(patience_s)
         elif isinstance(error, LeaseLost):
             self._close()
         elif isinstance(error, Exception):
-            self._end_quietly(Reason.FAILED, _failure(error))
+            self._end_quietly(Reason.FAILED, _failure(error), patience_s)
         else:
             self._end_quietly(Reason.PREEMPTED, None, patience_s=LAST_PATIENCE_S)
 
@@ -274,7 +294,15 @@ class OwnTrial:
         with self._reporting:
             if self._ended:
                 return
-            self._guarded(lambda: self._held.end(outcome, failure=failure, patience_s=patience_s))
+            try:
+                end = partial(self._held.end, outcome, failure=failure, patience_s=patience_s)
+                self._guarded(end)
+            except Exception:
+                raise
+            except BaseException:
+                if self._held.is_over:  # Ctrl-C came after the end was stored
+                    self._close()
+                raise
             self._close()
 
     def _end_quietly(
@@ -284,10 +312,13 @@ class OwnTrial:
             self._end(outcome, failure, patience_s)
 
     def _close(self) -> None:
-        self._ended = True
-        self._finalizer.detach()
-        self._checkpoints.remove_copy()
-        self._forget(self._held)
+        # Each step runs even if Ctrl-C interrupts an earlier step: a trial that is not forgotten
+        # would be held for ever. The callback that was added last runs first.
+        with ExitStack() as steps:
+            steps.callback(self._checkpoints.remove_copy)
+            steps.callback(self._finalizer.detach)
+            steps.callback(self._forget, self._held)
+            self._ended = True
         self._loop = None
 
     def _check_process(self) -> None:

@@ -7,7 +7,8 @@ trials with higher numbers, and the trials that had not ended at its last read. 
 neither a sequence nor a clock.
 
 What a searcher sees of an ended trial changes only if the trial is invalidated, if its invalidation
-is undone, or if it is cloned. Therefore the reader also reads which trials are invalidated, from an
+is undone, or if it is cloned; a person can change the config only of a trial that has not ended.
+Therefore the reader also reads which trials are invalidated, from an
 index that holds only these trials. It learns of a clone from the clone's row, which has a higher
 number.
 """
@@ -40,6 +41,7 @@ _SEEN = sa.select(
     trial.c.replicate_of,
     trial.c.invalidated_at,
     trial.c.parent_id,
+    trial.c.changed,
 ).where(trial.c.study_id == sa.bindparam("study"))
 
 _LISTED = Prepared(_SEEN.where(is_listed(trial.c.number, "numbers")).order_by(trial.c.number))
@@ -88,7 +90,7 @@ class SeenTrial(NamedTuple):
         return self.observation.state in FINAL
 
     def hidden(self) -> "SeenTrial":
-        """Return an invalidated or cloned trial without its value, with the reason INVALIDATED."""
+        """Return a trial that models must not learn from: without its value, as INVALIDATED."""
         observation = structs.replace(
             self.observation, reason=Reason.INVALIDATED, values=None, scores=None
         )
@@ -147,4 +149,5 @@ def _read(row: Any, objective: Objective) -> SeenTrial:
             feasible=row.feasible,
         ),
     )
-    return seen.hidden() if seen.is_invalid else seen
+    # The values of a changed trial come from other values of its parameters than `params`.
+    return seen.hidden() if seen.is_invalid or row.changed else seen

@@ -139,6 +139,7 @@ def store_url(checkpoints: Any) -> str | None:
             "the URL of a store."
         )
     store = open_store(path)
-    if isinstance(store, DirectoryStore) and store.root.exists() and not store.root.is_dir():
+    # Unlike `pathlib`, `os.path` raises no error if this user may not read a folder above.
+    if isinstance(store, DirectoryStore) and os.path.isfile(store.root):  # noqa: PTH113
         raise InvalidSpec(f"Checkpoints cannot go to {path}, which is a file; give a directory.")
     return store.url

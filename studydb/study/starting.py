@@ -167,10 +167,12 @@ def _prepared(given: Any) -> bytes | Path:
         raise InvalidSpec("checkpoint is empty; write '.' for the working directory.")
     if isinstance(given, str | os.PathLike):
         path = Path(given)
-        if path.suffix == PICKLE_SUFFIX and path.is_file():
+        # Unlike `pathlib`, `os.path` raises no error if this user may not read a folder above.
+        is_file = os.path.isfile(path)  # noqa: PTH113
+        if path.suffix == PICKLE_SUFFIX and is_file:
             return _pickle_of(path)
-        if not path.is_dir():
-            what = "is a file" if path.exists() else "does not exist"
+        if not os.path.isdir(path):  # noqa: PTH112
+            what = "is a file" if is_file else "does not exist, or cannot be read"
             raise CheckpointError(
                 f"The checkpoint {path} {what}; give a trial, a directory or a "
                 f"{PICKLE_SUFFIX} file."

@@ -42,8 +42,8 @@ from studydb.domain.failures import Failure, failure_of
 from studydb.domain.life.decisions import Action
 from studydb.domain.life.ending import DIED, GIVEN_BACK, TRY_LATER
 from studydb.domain.life.states import Reason
-from studydb.domain.metrics import DONE, STEP, STEPS_END, Result, read_report
-from studydb.domain.scheduling import Scheduler
+from studydb.domain.metrics import DONE, STEP, Result, read_report
+from studydb.domain.scheduling import last_step
 from studydb.domain.trainable import TrainableKind
 from studydb.lease.held import HeldAttempt
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
@@ -230,6 +230,7 @@ class Attempt:
         usable = self._equipment.checkpoints.newest(self._held, self._checkpoint, self._stores)
         self._restored = usable
         restore = usable[1] if usable else None
+        self._held.begin_after(restore.step if restore else 0)
         claim, study = self._held.claim, self._equipment.study
         job = Job(
             to_import=self._to_import,
@@ -250,9 +251,7 @@ class Attempt:
             rules=tuple(rule.to_json() for rule in study.rules),
             restore=restore,
             time_total_s=claim.time_total_s,
-            next_decision_step=study.scheduler.next_decision_step(
-                claim.lease.bracket, restore.step if restore else 0
-            ),
+            next_decision_step=self._held.next_decision_step,
             last_step=last_step(study.scheduler),
             may_keep=self._equipment.options.warm_starts and self._holdings.may_be_kept,
             cache_bytes=self._equipment.options.cache_bytes,
@@ -506,6 +505,9 @@ class Attempt:
         match ended.end:
             case End.COMPLETED:
                 return Outcome(Reason.COMPLETED)
+            case End.FAILED if self._equipment.interruption.signal is not None:
+                # The stop signal may have killed a process that the trial needs.
+                return Outcome(Reason.PREEMPTED, ended.failure)
             case End.FAILED:
                 return Outcome(Reason.FAILED, self._holdings.explain(ended.failure))
             case End.PREEMPTED if not self._was_asked_to_stop():
@@ -585,12 +587,6 @@ class Attempt:
         self.process = AttemptProcess(
             str(directory), tail, self._start, self._start_s, self._provenance
         )
-
-
-def last_step(scheduler: Scheduler) -> int | None:
-    """Return a scheduler's `max_t`; None if it has none, or if no trial can reach this step."""
-    max_t = getattr(scheduler, "max_t", None)
-    return max_t if max_t is not None and max_t < STEPS_END else None
 
 
 def _receive(channel: Channel) -> Frame | None:

@@ -57,9 +57,15 @@ class _Stream:
 
     def close(self) -> None:
         os.close(self.reader)
-        if self._file >= 0:
-            os.close(self._file)
+        self._close_file()
         self.closed.set()
+
+    def _close_file(self) -> None:
+        """Close the file; some file systems say only now that they could not store all bytes."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            with suppress(OSError):
+                os.close(file)
 
     def _write(self, data: bytes) -> None:
         """Write to the file; drop the bytes if that fails, for example because the disk is full."""
@@ -76,8 +82,7 @@ class _Stream:
 
     def _begin_segment(self) -> None:
         if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+            self._close_file()
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         how = os.O_APPEND if self._appends else os.O_TRUNC

@@ -51,7 +51,11 @@ class Offer:
         return claimed
 
     def ask(self, database: Database, claimant: Claimant) -> Claim | None:
-        """Make a trial if what the study asks for fits; a duplicate request gets the same trial."""
+        """
+        Make a trial if the study's own request for resources fits the worker.
+
+        A duplicate request gets the trial of the first request, even if it does not fit now.
+        """
         names = self.names(database)
         if names is not None and OF_STUDY not in names:
             made = find_earlier_send(database, self._study, claimant)

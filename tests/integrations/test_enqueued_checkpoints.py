@@ -22,6 +22,7 @@ from studydb.domain.errors import (
     StorageUnreachable,
     UnknownTrial,
 )
+from studydb.operations.reads import list_rungs
 from studydb.study import resource_requests, starting
 
 
@@ -147,6 +148,29 @@ def test_trial_whose_checkpoint_is_damaged_begins_from_an_older_one_and_an_event
     assert begun(study, number) == (1, {"step": 1})
     kinds = rows(study.database, "SELECT kind FROM event WHERE kind = 'checkpoint corrupt'")
     assert len(kinds) == 1
+
+
+def test_trial_that_begins_from_an_older_checkpoint_is_judged_at_all_later_rungs(
+    create_study, storage_url
+):
+    study = create_study(
+        "rungs",
+        space={},
+        scheduler=studydb.OneEpoch(i=2, top_k=1, max_t=9),
+        num_trials=2,
+        storage=storage_url,
+    )
+    with study.ask() as trial:
+        for step in (1, 2):
+            trial.report({"loss": 0.1}, checkpoint={"step": step})
+    study.enqueue({}, checkpoint=trial.number)
+    change(study.database, f"UPDATE checkpoint SET digest = '{'0' * 64}' WHERE step = 2")
+
+    with study.ask() as worse:
+        assert worse.start_step == 1
+        worse.report({"loss": 0.5})
+
+    assert [rung.entries for rung in list_rungs(study.database, study.record, limit=9)] == [2]
 
 
 def test_uploaded_checkpoint_whose_digest_does_not_match_is_not_restored(study, tmp_path):

@@ -31,6 +31,8 @@ from studydb.domain.life.states import State
 from studydb.lease import acquire, loop
 from studydb.lease.acquire import Acquirer
 from studydb.lease.fitting import Fitting
+from studydb.lease.held import HeldAttempt
+from studydb.lease.own_checkpoints import OwnCheckpoints
 from studydb.lease.own_worker import OwnWorker
 from studydb.operations.recover import awaits_recovery, recover
 
@@ -429,6 +431,79 @@ def test_a_loop_that_is_closed_gives_back_the_trial_for_which_another_thread_sea
         ):
             trial.report({"loss": 0.5})
     assert [(each.number, each.state) for each in study.trials][1:] == [(1, State.PENDING)]
+
+
+@pytest.fixture
+def offering(create_study, storage_url):
+    """A study in whose loop one trial can run at a time, because it needs the only slot."""
+    space = {"x": studydb.uniform(0, 1)}
+    study = create_study("offering", space=space, resources={"slots": 1}, storage=storage_url)
+    study.offer({"slots": 1})
+    return study
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_ctrl_c_while_a_with_block_finishes_its_trial_does_not_keep_the_trial_held(
+    offering, monkeypatch, is_stored
+):
+    end = HeldAttempt.end
+
+    def interrupted(held, *arguments, **named):
+        monkeypatch.undo()
+        if is_stored:
+            end(held, *arguments, **named)
+        raise KeyboardInterrupt
+
+    trial = offering.ask()
+    trial.report({"loss": 0.5})
+    monkeypatch.setattr(HeldAttempt, "end", interrupted)
+    with pytest.raises(KeyboardInterrupt), trial:
+        pass
+
+    with offering.ask(timeout=30) as later:
+        later.report({"loss": 0.25})
+
+    assert (trial.number, later.number) == (0, 1)
+    assert [each.reason for each in offering.trials] == ["COMPLETED"] * 2
+
+
+def test_ctrl_c_while_a_with_block_finishes_its_trial_in_an_outage_gives_the_trial_back(
+    offering, monkeypatch
+):
+    calls = []
+
+    def unanswered(*_, **__):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        monkeypatch.undo()
+        raise StorageTransient("The database does not answer.")
+
+    trial = offering.ask()
+    trial.report({"loss": 0.5})
+    monkeypatch.setattr(HeldAttempt, "end", unanswered)
+    with pytest.raises(KeyboardInterrupt), trial:
+        pass
+
+    with pytest.warns(UserWarning, match="dropped trial 0"), offering.ask(timeout=30) as later:
+        later.report({"loss": 0.25})
+    assert (trial.number, later.number, later.attempt) == (0, 0, 2)
+
+
+def test_ctrl_c_while_a_restored_copy_is_removed_does_not_keep_the_trial_held(
+    offering, monkeypatch
+):
+    def interrupted(_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    trial = offering.ask()
+    trial.report({"loss": 0.5})
+    monkeypatch.setattr(OwnCheckpoints, "remove_copy", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trial.finish()
+
+    assert offering.ask(timeout=30).number == 1
 
 
 def interrupted_after(operation):

@@ -10,6 +10,7 @@ from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_
 from studydb.domain.life.states import Mode, Origin, Reason, State
 from studydb.lease.trial_history import History
 from studydb.operations import control, history
+from studydb.operations.retry import retry
 
 
 @pytest.fixture
@@ -102,6 +103,20 @@ def test_invalidated_trial_has_no_value(database, cache, worker):
     (seen,) = cache.changes()
 
     assert (seen.reason, seen.values, seen.scores) == (Reason.INVALIDATED, None, None)
+
+
+def test_trial_with_a_changed_config_and_its_clone_have_no_value(database, study, cache, worker):
+    number = enqueued(database, study)
+    control.resume(database, study, [number], new_request(), changes={"lr": 0.25})
+    worker.claim().finish(0.5)
+    retry(database, study, [number], new_request())
+    worker.claim().finish(0.75)
+    worker.ask().finish(1.0)
+
+    seen = cache.changes()
+
+    assert [one.values for one in seen] == [None, None, (1.0,)]
+    assert [one.reason for one in seen][:2] == [Reason.INVALIDATED] * 2
 
 
 def test_many_trials_are_read_in_pages(database, study, cache, worker, monkeypatch):

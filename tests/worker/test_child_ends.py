@@ -205,6 +205,25 @@ def test_report_after_stop_signals_sends_its_result_and_ends_the_attempt_as_pree
     assert attempt.finish() == [Ended(End.PREEMPTED)]
 
 
+def test_error_after_a_stop_signal_ends_the_attempt_as_preempted(start):
+    def train(config, trial):
+        trial.report({"loss": 1.0})
+        print("ready")
+        while not Path("sent").exists():
+            time.sleep(0.001)
+        raise OSError("the same signal has killed a data loader")
+
+    attempt = start(train)
+    attempt.receive()
+    eventually(lambda: "ready" in attempt.printed)
+    attempt.child.terminate()
+    (attempt.workdir / "sent").touch()
+
+    (ended,) = attempt.finish()
+    assert ended.end is End.PREEMPTED
+    assert ended.failure.message == "the same signal has killed a data loader"
+
+
 def test_report_that_says_done_after_a_stop_signal_completes_the_trial(start):
     def train(config, trial):
         trial.report({"loss": 1.0})

@@ -8,10 +8,12 @@ No child outlives its worker, and a fork server that has died is replaced.
 # ruff: noqa: T201
 
 import ctypes
+import errno
 import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -524,6 +526,25 @@ def test_finish_of_an_output_does_not_wait_for_a_process_that_keeps_the_pipe_ope
     os.close(kept_open)
     pump.close()
     output.finish()
+
+
+def test_file_whose_close_fails_does_not_end_the_reading_of_other_output(tmp_path, monkeypatch):
+    close = os.close
+
+    def close_with_error(number):
+        is_file = stat.S_ISREG(os.fstat(number).st_mode)
+        close(number)
+        if is_file:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "close", close_with_error)
+    pump = OutputPump(limit_bytes=20)
+    for name in ("first", "second"):
+        output = pump.open(tmp_path / name)
+        os.write(output.stdout, b"more bytes than one file may have\n")
+        output.finish()
+        assert output.tail() == b"more bytes than one file may have\n"
+    pump.close()
 
 
 def test_close_of_the_output_pump_writes_what_is_in_the_pipes(tmp_path):

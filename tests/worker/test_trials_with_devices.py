@@ -282,7 +282,7 @@ def module(tmp_path):
     return write
 
 
-def test_trial_with_devices_starts_fresh_unless_its_trainable_allows_warm_starts(
+def test_trial_with_devices_starts_fresh_if_its_trainable_does_not_ask_for_warm_starts(
     start_with, warm, module, devices
 ):
     trainable = module(MODULE)
@@ -296,7 +296,7 @@ def test_trial_with_devices_starts_fresh_unless_its_trainable_allows_warm_starts
     assert ["warm starts of trials with devices" in line for line in warm.printed] == [True]
 
 
-def test_worker_makes_no_template_for_devices_before_its_trainable_allows_it(
+def test_worker_makes_no_template_for_devices_before_an_attempt_shows_that_the_trainable_allows_it(
     start_with, warm, module, devices
 ):
     trainable = module(MODULE + "train.studydb_start = 'warm'\n")

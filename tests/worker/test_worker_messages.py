@@ -2,8 +2,8 @@
 
 import pytest
 
+from studydb.domain.scheduling import last_step
 from studydb.schedulers import ASHA, FIFO
-from studydb.worker.attempt import last_step
 
 
 @pytest.mark.parametrize("options", [{}, {"keep": "quota=1"}])

@@ -1,5 +1,6 @@
 """Workers that get signals or are killed, and workers during an outage of the database."""
 
+import os
 import shlex
 import signal
 import subprocess
@@ -71,6 +72,26 @@ def test_signal_to_all_processes_of_a_worker_counts_no_failure(sqlite_stage, num
 
     assert worker.exit_code() == code
     assert sqlite_stage.expect_released().checkpoint_step > 0
+
+
+def test_no_failure_is_counted_if_the_signal_to_the_worker_ends_a_process_that_the_trial_needs(
+    sqlite_stage,
+):
+    sqlite_stage.create("obedient:needs_a_helper")
+    worker = sqlite_stage.start()
+    helper = int(eventually(lambda: text_of(sqlite_stage.folder / "helper")))
+
+    worker.send(signal.SIGTERM)
+    eventually(lambda: "waiting up to" in worker.output())
+    os.kill(helper, signal.SIGTERM)
+
+    assert worker.exit_code() == 128 + signal.SIGTERM
+    sqlite_stage.expect_released()
+    assert [one.reason for one in sqlite_stage.attempts()] == ["PREEMPTED"]
+
+
+def text_of(path):
+    return path.read_text() if path.exists() else ""
 
 
 def test_no_loss_is_counted_if_the_same_signal_ends_child_and_worker(sqlite_stage):

@@ -12,8 +12,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from harness.arrange import change, rows
 
+import studydb
 from studydb.artifacts import remote_faults
 from studydb.db.schema import checkpoint
+from studydb.operations.reads import list_rungs
 
 
 @pytest.fixture(autouse=True)
@@ -170,6 +172,27 @@ def test_trial_starts_from_scratch_if_both_checkpoints_are_damaged(stage):
 
 
 @pytest.mark.nightly
+def test_trial_that_begins_from_an_older_checkpoint_is_judged_at_all_later_rungs(stage):
+    study = stage.create(
+        "obedient:gated",
+        checkpoints=stage.store,
+        keep=studydb.Keep(last=4),
+        space={"n_steps": 3},
+        scheduler=studydb.OneEpoch(i=2, top_k=1, max_t=9),
+        num_trials=2,
+    )
+    stage.open_gate("all")
+    assert stage.run(max_trials=1) == 0
+    study.enqueue({}, checkpoint=0)
+    change(study.database, f"UPDATE checkpoint SET digest = '{'0' * 64}' WHERE step > 1")
+
+    assert stage.run() == 0
+
+    assert stage.attempts(1)[0].start_step == 2
+    (rung,) = list_rungs(study.database, study.record, limit=9)
+    assert rung.entries == 2
+
+
 def test_missing_store_ends_the_worker_and_no_checkpoint_is_marked_corrupt(stage):
     saved_twice(stage, str(stage.store))
     stage.store.rename(stage.folder / "moved")

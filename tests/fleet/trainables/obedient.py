@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -58,6 +59,14 @@ def slow(config, trial):
 def ignores_sigterm(config, trial):
     """Ignore SIGTERM and SIGHUP, report once, and sleep."""
     _sleep_with_handler(signal.SIG_IGN, config, trial)
+
+
+def needs_a_helper(config, trial):
+    """Ignore SIGTERM, start a process whose id is in the file `helper`, and fail when it ends."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    helper = subprocess.Popen(["env", "--default-signal=TERM", "sleep", "600"])
+    (Path(config["folder"]) / "helper").write_text(str(helper.pid))
+    raise RuntimeError(f"The helper has ended with {helper.wait()}.")
 
 
 def resets_signal_handlers(config, trial):
