@@ -103,7 +103,7 @@ _answers = msgpack.Decoder(Answer)
 
 
 def outcome_of(save: Callable[[], Saved], *, step: int) -> Outcome:
-    """Call `save`; return its record, or the text of its error, for another process."""
+    """Call `save`; return the stored checkpoint's record, or an error's text, ready to be sent."""
     try:
         return save(), None
     except CheckpointError as failure:

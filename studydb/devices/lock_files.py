@@ -4,7 +4,8 @@ Lock files, by which the workers of all users, studies and databases of a host s
 A lock is an OFD lock (`man 2 fcntl_locking`) on a range of bytes. It belongs to an open file and
 not to a process: it lasts until the last descriptor of that open file is closed, in the worker and
 in the processes that have inherited the descriptor. So no lock outlives the processes that use the
-device, and no lock has to be removed after a crash. The files are never removed.
+device, and no lock has to be removed after a crash. studydb never removes the files; a file that
+something else has removed is made again.
 """
 
 import errno

@@ -213,7 +213,7 @@ def test_idle_benchmark_measures_how_soon_idle_workers_notice_changes_and_what_t
     assert measured["real worker"]["enqueue to first line, median, s"] <= 3
 
 
-def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_after_a_decision():
+def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_after_a_stop_or_pause():
     ran = run("schedulers", "--orders", "5", "--json")
 
     assert ran.returncode == 0, ran.stderr
@@ -228,7 +228,7 @@ def test_asha_finds_better_trials_than_random_search_and_no_epoch_is_trained_aft
         assert min(one["n_trials"] for one in scores.values()) > random_search["n_trials"]
 
 
-def test_real_workers_train_nothing_after_a_decision_although_some_are_killed():
+def test_real_workers_train_nothing_after_a_stop_or_pause_although_some_are_killed():
     chosen = ("--only", "ASHA, stopping", "--only", "HyperBand")
     ran = run("schedulers", "--orders", "2", "--kills", "2", *chosen, "--json")
 
@@ -240,7 +240,7 @@ def test_real_workers_train_nothing_after_a_decision_although_some_are_killed():
             assert score["mean"] < 0.07
 
 
-def test_schedulers_benchmark_fails_if_an_epoch_is_trained_after_a_decision(monkeypatch):
+def test_schedulers_benchmark_fails_if_an_epoch_is_trained_after_a_stop_or_pause(monkeypatch):
     late = Found(best=0.1, n_trials=3, n_complete=1, n_epochs=30, n_after_decision=1)
     monkeypatch.setattr(schedulers, "_search", lambda *_: late)
     arguments = ["--orders", "2", "--only", "random search", "--json"]

@@ -69,7 +69,7 @@ def test_array_of_50_mib_is_stored_once_and_loaded_once_for_all_trials(sqlite_st
 
 
 @pytest.mark.parametrize("name", ["yielding", "taking_any", "Summing"])
-def test_objects_reach_generators_and_functions_with_keyword_arguments_and_the_setup_of_classes(
+def test_objects_reach_a_generator_a_function_with_kwargs_and_the_setup_of_a_class(
     postgres_stage, name
 ):
     """With PostgreSQL the default store is the database: the trainable's row has the pickles."""
