@@ -145,4 +145,5 @@ def _explain_failures(details: TrialDetails) -> str:
     spent = f"{counted(trial.failures, 'failure')}, {lost}"
     if newest.error_type is None:
         return spent
-    return f"{spent}; {short_type(newest.error_type)}: {newest.error_message}"
+    message = f": {newest.error_message}" if newest.error_message else ""
+    return f"{spent}; {short_type(newest.error_type)}{message}"

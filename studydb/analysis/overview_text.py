@@ -48,12 +48,15 @@ def trials_text(overview: Overview) -> str:
     row, n_clones = overview.row, overview.progress.n_clones
     counts = counts_by_state(row)
     by_state = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    if row.num_trials is None:
-        budget = ", no limit"
-    elif n_clones:
-        budget = f" with {counted(n_clones, 'clone')}, num_trials {row.num_trials}"
+    n_to_make = overview.progress.n_to_make
+    most = None if n_to_make is None else row.n_trials - n_clones + n_to_make
+    if row.num_trials is not None:
+        most = row.num_trials  # the searcher may have fewer points
+    if n_clones:
+        limit = "no limit" if most is None else f"and at most {most} others"
+        budget = f" with {counted(n_clones, 'clone')}, {limit}"
     else:
-        budget = f" of {row.num_trials}"
+        budget = ", no limit" if most is None else f" of {most}"
     return f"{row.n_trials}{budget}" + (f": {by_state}" if by_state else "")
 
 
@@ -76,6 +79,8 @@ def time_text(overview: Overview) -> str | None:
     """Describe the pace of a study's newest trials; see `pace_text`."""
     row, n_to_make = overview.row, overview.progress.n_to_make
     left = None if n_to_make is None else n_to_make + row.pending + row.running + row.paused
+    if overview.progress.status is Status.STOPPED:
+        left = row.running
     runs = row.running > 0 and overview.workers.n_alive > 0
     text = pace_text(overview.ends, now=overview.at, left=left, runs=runs)
     return text and text + _which_trials(overview)
@@ -129,8 +134,8 @@ def best_line(overview: Overview) -> str:
 def _no_best(metric: str, unranked: Unranked) -> str:
     """Say why no trial is the best."""
     if unranked.has_invalidated:
-        nan = ", the others have only NaN" if unranked.has_nan else ""
-        return f"none: trials that have reported {metric} are invalidated{nan}"
+        nan = " or have only NaN" if unranked.has_nan else ""
+        return f"none: all trials that have reported {metric} are invalidated{nan}"
     return f"no {metric} reported yet" + (", only NaN" if unranked.has_nan else "")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from studydb.domain.life.states import State
 from studydb.domain.objective import Objective
 from studydb.domain.records import Counts
-from studydb.domain.text.display import best_text, duration_text, visible
+from studydb.domain.text.display import best_text, counted, duration_text, visible
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -59,6 +59,7 @@ class ProgressLine:
         elapsed_s: float,
         *,
         n_to_make: int | None = None,
+        n_clones: int = 0,
     ) -> None:
         """
         Show the newest counts and best value.
@@ -67,9 +68,15 @@ class ProgressLine:
             best_value: None until a trial has a value.
             elapsed_s: Seconds since the run began.
             n_to_make: How many more new trials the budget allows; None without a budget.
+            n_clones: How many of the trials are clones.
         """
-        self._line = self._describe(counts, best_value, n_to_make)
-        self._line += f"  [{duration_text(elapsed_s)}]"
+        share = ""
+        if n_to_make is not None and (in_all := counts.total + n_to_make):
+            clones = f" with {counted(n_clones, 'clone')}" if n_clones else ""
+            percentage = 100 * (counts.terminated + counts.error) // in_all
+            share = f"{percentage} % of {in_all}{clones}, "
+        described = self._describe(counts, best_value, share)
+        self._line = f"{described}  [{duration_text(elapsed_s)}]"
         if self._stream.isatty():
             self._draw()
         elif self._clock() - self._printed_at_s >= PLAIN_EVERY_S:
@@ -91,15 +98,12 @@ class ProgressLine:
         elif self._line:
             self._print()
 
-    def _describe(self, counts: Counts, best_value: float | None, n_to_make: int | None) -> str:
+    def _describe(self, counts: Counts, best_value: float | None, share: str) -> str:
         numbers = ", ".join(
             f"{number} {state}"
             for state in State
             if (number := getattr(counts, state.lower())) or state is State.RUNNING
         )
-        share = ""
-        if n_to_make is not None and (in_all := counts.total + n_to_make):
-            share = f"{100 * (counts.terminated + counts.error) // in_all} % of {in_all}, "
         best = f"best {self._objective}: {best_text(best_value)}"
         return visible(f"{self._name}: {share}{numbers}; {best}")
 

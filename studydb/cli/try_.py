@@ -13,7 +13,7 @@ from studydb.cli.formatting import assignments
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, storage_option, study_argument
 from studydb.cli.printing import print_fields
-from studydb.domain.errors import InvalidReport, StudydbError
+from studydb.domain.errors import CheckpointError, InvalidReport, StudydbError
 from studydb.domain.failures import failure_of
 from studydb.domain.text.display import printed, value_text, visible
 
@@ -69,7 +69,7 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
                 on_start=show_params,
                 on_report=show,
             )
-        except InvalidReport as error:
+        except (InvalidReport, CheckpointError) as error:
             return _fail(error, debug=debug)
         except (StudydbError, BrokenPipeError, _Terminated):
             raise
@@ -90,12 +90,14 @@ def _end(number: int, _: object) -> Never:
 
 
 def _fail(error: Exception, *, debug: bool) -> int:
-    tail = getattr(error, "tail", None)  # the last lines of a command's output
-    if tail is None:
-        click.echo(printed(failure_of(error).traceback), err=True, nl=False)
+    trace = failure_of(error).traceback
+    # An error of a command, or of a value that the code has returned, has no line of Python code.
+    has_line = not hasattr(error, "tail") and "\n  File " in trace
+    if has_line:
+        click.echo(printed(trace), err=True, nl=False)
     else:
         click.echo(visible(f"studydb: {error}"), err=True)
-    if debug and tail is None:
+    if debug and has_line:
         import pdb  # noqa: T100  the user asks for the debugger
 
         pdb.post_mortem(error.__traceback__)

@@ -173,10 +173,10 @@ class RecentEnds(NamedTuple):
 
 class Unranked(NamedTuple):
     """
-    Which values the newest trials of a study have, none of which has a rank.
+    Which values the trials of a study have, none of which has a rank.
 
     Attributes:
-        has_nan: Whether a trial has reported values, all of which are NaN.
+        has_nan: Whether one of the newest trials has reported values, all of which are NaN.
         has_invalidated: Whether a trial that has reported another value than NaN is invalidated.
     """
 

@@ -364,7 +364,7 @@ class LastError(Struct, frozen=True):
     def summary(self) -> str:
         """The type without its module, and the first line of the message."""
         first = (self.message.strip().splitlines() or [""])[0]
-        return f"{short_type(self.type)}: {first}" if first else self.type
+        return f"{short_type(self.type)}: {first}" if first else short_type(self.type)
 
 
 @dataclass(frozen=True, slots=True)

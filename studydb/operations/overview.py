@@ -53,7 +53,7 @@ class Overview(Struct, frozen=True):
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
-        unranked: Which values the newest trials have reported, if `best` is None.
+        unranked: Which values the trials have reported, if `best` is None.
         last_error: The error of the newest attempt that failed, or was lost with a known cause.
         given_back: The error with which a worker last gave back one of the PENDING trials in
             `unfinished`, because its host cannot run the trial, for example.

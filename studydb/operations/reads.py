@@ -147,7 +147,7 @@ def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[Tri
 def _no_best(study: Study, unranked: Unranked) -> str:
     metric = repr(study.objective.metric)
     if unranked.has_invalidated:
-        return f"Study {study.name!r} has no best trial: trials with {metric} are invalidated"
+        return f"Study {study.name!r} has no best trial: all trials with {metric} are invalidated"
     reported = f"any {metric} but NaN" if unranked.has_nan else metric
     return f"No trial of study {study.name!r} has reported {reported} yet"
 

@@ -239,7 +239,7 @@ def _progress(
         limit_reached=budget.limit_reached,
         num_trials=budget.num_trials,
         n_clones=counts.total - budget.n_counted,
-        n_to_make=budget.n_to_make(study.num_draws),
+        n_to_make=budget.n_to_make,
         is_resuming=seen.is_resuming,
         has_waited=seen.has_waited,
         is_over=is_over,

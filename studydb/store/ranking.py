@@ -66,25 +66,29 @@ _WITHOUT_RANK = (
 )
 
 _NEWEST = (
-    sa.select(trial.c.best_value, trial.c.invalidated_at)
+    sa.select(trial.c.best_value)
     .where(_OF_STUDY)
     .order_by(trial.c.number.desc())
     .limit(NEWEST_READ)
     .subquery()
 )
-_is_invalidated = sa.and_(_NEWEST.c.best_value != _NAN, _NEWEST.c.invalidated_at.is_not(None))
+_invalidated = (
+    sa.select(sa.true())
+    .where(_OF_STUDY, trial.c.invalidated_at.is_not(None), trial.c.best_value != _NAN)
+    .limit(1)
+)
 _UNRANKED = Prepared(
     sa.select(
         sa.func.count(sa.case((_NEWEST.c.best_value == _NAN, 1))),
-        sa.func.count(sa.case((_is_invalidated, 1))),
+        _invalidated.scalar_subquery().is_not(None),
     ).select_from(_NEWEST)
 )
 
 
 def unranked(txn: Txn, *, study_id: int) -> Unranked:
-    """Read, for a study without a best trial, which values its newest trials have reported."""
-    n_nan, n_invalidated = txn.all(_UNRANKED, study=study_id)[0]
-    return Unranked(n_nan > 0, n_invalidated > 0)
+    """Read why a study without a best trial has none: what its trials have reported."""
+    n_nan, has_invalidated = txn.all(_UNRANKED, study=study_id)[0]
+    return Unranked(n_nan > 0, bool(has_invalidated))
 
 
 def best(txn: Txn, *, study_id: int, limit: int = 1) -> list[TrialRow]:

@@ -103,6 +103,7 @@ BUDGET = (
     IS_SPENT.label("spent"),
     study.c.num_trials,
     study.c.n_counted,
+    study.c.num_draws,
     study.c.next_draw,
     study.c.paused_by,
     study.c.pause_reason,
@@ -211,6 +212,8 @@ class Budget(Struct, frozen=True):
         is_spent: Whether `num_trials` or the searcher's `num_draws` is reached.
         next_draw: The draw of the next trial that an ask makes.
         n_counted: How many trials count toward `num_trials`: all trials except clones.
+        num_draws: How many draws there are at most: the size of a grid, or the number of points
+            that a model has found; None for no limit.
         pause_reason: Why the study has paused itself; None if it has not.
         paused_by: Which of `BY_ITSELF` has paused the study; None if it has not paused itself.
         keeps_workers: Whether the study has paused itself for a reason in `UNDECIDED`, so that its
@@ -225,14 +228,16 @@ class Budget(Struct, frozen=True):
     next_draw: int
     num_trials: int | None
     n_counted: int
+    num_draws: int | None
     pause_reason: str | None
     paused_by: DecidedBy | None
     keeps_workers: bool
     limit_reached: str | None
 
-    def n_to_make(self, num_draws: int | None) -> int | None:
+    @property
+    def n_to_make(self) -> int | None:
         """How many more new trials `num_trials` and `num_draws` allow; None without these."""
-        limits = ((self.num_trials, self.n_counted), (num_draws, self.next_draw))
+        limits = ((self.num_trials, self.n_counted), (self.num_draws, self.next_draw))
         return min((max(0, most - made) for most, made in limits if most is not None), default=None)
 
 
@@ -402,6 +407,7 @@ def budget_of(row: Row) -> Budget:
         next_draw=row.next_draw,
         num_trials=row.num_trials,
         n_counted=row.n_counted,
+        num_draws=row.num_draws,
         pause_reason=row.pause_reason if row.paused_by in BY_ITSELF else None,
         paused_by=DecidedBy(row.paused_by) if row.paused_by in BY_ITSELF else None,
         keeps_workers=row.paused_by in UNDECIDED,

@@ -138,8 +138,14 @@ def store_url(checkpoints: Any) -> str | None:
             f"checkpoints is {checkpoints!r}; give a directory that all workers see, as a path, or "
             "the URL of a store."
         )
+    if "\0" in path:
+        raise InvalidSpec(f"Checkpoints cannot go to {path!r}: a path contains no NUL.")
     store = open_store(path)
-    # Unlike `pathlib`, `os.path` raises no error if this user may not read a folder above.
-    if isinstance(store, DirectoryStore) and os.path.isfile(store.root):  # noqa: PTH113
-        raise InvalidSpec(f"Checkpoints cannot go to {path}, which is a file; give a directory.")
+    if isinstance(store, DirectoryStore):
+        # Unlike `pathlib`, `os.path` raises no error if this user may not read a folder above.
+        exist = (one for one in (store.root, *store.root.parents) if os.path.exists(one))  # noqa: PTH110
+        if not os.path.isdir(found := next(exist)):  # noqa: PTH112
+            raise InvalidSpec(
+                f"Checkpoints cannot go to {path}, because {found} is a file; give a directory."
+            )
     return store.url

@@ -191,7 +191,11 @@ class _Watch:
         progress = read_progress(self._database, self._study)
         elapsed_s = time.monotonic() - self._began_s
         self._display.update(
-            progress.counts, self._best_value(), elapsed_s, n_to_make=progress.n_to_make
+            progress.counts,
+            self._best_value(),
+            elapsed_s,
+            n_to_make=progress.n_to_make,
+            n_clones=progress.n_clones,
         )
         # The failure of a trial that is retried does not increase `counts.error`, so the last error
         # is also read every `ERRORS_EVERY_S`.

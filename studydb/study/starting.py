@@ -1,7 +1,7 @@
 """Find the checkpoint from which an enqueued trial begins, or upload it from a dict or a path."""
 
 import os
-import pickle
+import pickletools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -189,18 +189,20 @@ def _pickle_of(path: Path) -> bytes:
     """
     Read a file that holds a pickle.
 
-    Only the first and last bytes are checked, because to unpickle a file can run foreign code.
+    The pickle is read, but not loaded, because to load a file can run foreign code.
 
     Raises:
         CheckpointError: The file cannot be read, or holds no complete pickle.
     """
     try:
         data = path.read_bytes()
+        for _ in pickletools.genops(data):
+            pass
     except OSError as cause:
         raise CheckpointError(f"{path} cannot be read: {cause}.") from cause
-    if not (data.startswith(pickle.PROTO) and data.endswith(pickle.STOP)):
+    except ValueError as cause:
         raise CheckpointError(
-            f"{path} holds no complete pickle of protocol 2 or later. Write the file with "
+            f"{path} holds no complete pickle: {cause}. Write the file with "
             "pickle.dump(a_dict, file) or Checkpoint.export, or give a directory."
-        )
+        ) from cause
     return data

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from studydb.db.faults import is_of_values
 from studydb.domain.errors import HostError, LeaseLost, StorageError, StorageTransient, StudydbError
-from studydb.domain.failures import Failure, failure_of
+from studydb.domain.failures import Failure, failure_of, short_type
 from studydb.domain.life.ending import Ending
 from studydb.domain.life.states import Reason, State
 from studydb.domain.records import Claim
@@ -384,7 +384,7 @@ def _one_line(failure: Failure) -> str:
     text = f"{first} …" if more else first
     if not failure.traceback or failure.type.startswith("studydb."):
         return text
-    return f"{failure.type.rpartition('.')[2]}: {text}"
+    return f"{short_type(failure.type)}: {text}"
 
 
 def _unanswered(error: StorageTransient, number: int | None) -> str:

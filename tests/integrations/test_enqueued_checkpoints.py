@@ -219,7 +219,7 @@ def test_enqueue_with_a_wrong_checkpoint_adds_no_trial(study, given, error, says
     ("name", "data", "says"),
     [
         ("junk.pkl", b"hello\n", "holds no complete pickle"),
-        ("half.pkl", pickle.dumps({"w": 1})[:-1], "holds no complete pickle"),
+        ("half.pkl", pickle.dumps({"w": "." * 99})[:50], "holds no complete pickle"),
         ("train.py", b"import this\n", "is a file; give a trial, a directory or a .pkl file"),
     ],
 )

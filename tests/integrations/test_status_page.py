@@ -13,14 +13,15 @@ from harness import arrange
 
 from studydb.analysis.overview_text import pace_text, time_text
 from studydb.domain.failures import Failure
-from studydb.domain.life.states import Reason
+from studydb.domain.life.states import Reason, Status
 from studydb.domain.space.search_space import Space, choice
 from studydb.domain.trainable import Trainable, TrainableKind
 from studydb.operations.checkpoints import mark_corrupt
+from studydb.operations.control import set_status
 from studydb.operations.overview import read_overview
 from studydb.operations.record_event import record_event
 from studydb.operations.study_progress import read_progress
-from studydb.processes import process_record, start_of
+from studydb.processes import process_record, start_of, this_process
 from studydb.searchers import GridSearch
 from studydb.store import checkpoints, overview
 
@@ -246,10 +247,10 @@ def test_status_prints_the_count_of_trials_with_clones_and_num_trials(console, d
     console("retry", "digits", "0")
 
     line = line_of("trials", console)
-    assert line.endswith(" 2 with 1 clone, num_trials 1: 1 PENDING, 1 ERROR")
+    assert line.endswith(" 2 with 1 clone, and at most 1 others: 1 PENDING, 1 ERROR")
 
 
-def test_clones_count_neither_as_trials_of_the_budget_nor_as_ended_trials(console, database, clock):
+def test_trials_that_are_still_to_be_made_are_counted_without_clones(console, database, clock):
     study = arrange.new_study(database, name="digits", num_trials=4)
     worker = arrange.SimulatedWorker(database, study)
     for _ in range(2):
@@ -260,7 +261,7 @@ def test_clones_count_neither_as_trials_of_the_budget_nor_as_ended_trials(consol
     arrange.SimulatedWorker(database, study).take()
 
     assert line_of("trials", console).endswith(
-        " 4 with 2 clones, num_trials 4: 1 PENDING, 1 RUNNING, 2 TERMINATED"
+        " 4 with 2 clones, and at most 4 others: 1 PENDING, 1 RUNNING, 2 TERMINATED"
     )
     assert time_text(read_overview(database, study)) == (
         "2 min 0 s, 1 trials/min, about 4 min 0 s left"
@@ -288,13 +289,45 @@ def test_status_and_best_say_that_the_trials_with_values_are_invalidated(console
     worker.take().finish(0.5)
     console("invalidate", "digits", "0", "--reason", "wrong labels")
 
-    assert "none: trials that have reported loss are invalidated" in line_of("best", console)
+    assert line_of("best", console).endswith(
+        "none: all trials that have reported loss are invalidated"
+    )
     assert (
-        "has no best trial: trials with 'loss' are inv" in console("best", "digits", code=1).error
+        "no best trial: all trials with 'loss' are inv" in console("best", "digits", code=1).error
     )
 
     worker.take().finish(math.nan)
-    assert line_of("best", console).endswith(" are invalidated, the others have only NaN")
+    assert line_of("best", console).endswith(" are invalidated or have only NaN")
+
+
+@pytest.mark.parametrize(
+    ("num_trials", "made", "trials"),
+    [(None, 3, "3 of 3"), (2, 2, "2 of 2"), (9, 3, "3 of 9"), (None, 1, "1 of 3")],
+)
+def test_budget_of_a_grid_is_counted_by_its_points(console, database, num_trials, made, trials):
+    space = Space.read({"x": choice([1, 2, 3])})
+    study = arrange.new_study(
+        database, name="digits", space=space, searcher=GridSearch(), num_trials=num_trials
+    )
+    for _ in range(made):
+        arrange.SimulatedWorker(database, study).take().finish(0.5)
+
+    assert f" {trials}: " in line_of("trials", console)
+    progress = read_progress(database, study)
+    assert progress.n_to_make == min(3, num_trials or 3) - made
+    assert progress.has_budget is (progress.n_to_make > 0)
+
+
+def test_stopped_study_promises_no_time_for_trials_that_are_not_made(database):
+    study = arrange.new_study(database, name="digits", num_trials=2000)
+    worker = arrange.SimulatedWorker(database, study, of=this_process())
+    worker.take().finish(0.5)
+    running = worker.take()
+    assert "left" in time_text(read_overview(database, study))
+    set_status(database, study, Status.STOPPED, arrange.new_request())
+    running.finish(0.5)
+
+    assert "left" not in time_text(read_overview(database, study))
 
 
 def test_status_prints_one_error_and_the_show_command_if_the_study_paused_itself(console, database):

@@ -58,7 +58,9 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
         ("checkpoint=/x", "Did you mean 'checkpoints'?"),
         ("checkpoints", "'checkpoints' has no value; write checkpoints=VALUE."),
         ("checkpoints=ftp://host", "Checkpoints cannot go to 'ftp://host'."),
-        (f"checkpoints={__file__}", f"cannot go to {__file__}, which is a file; give a dir"),
+        (f"checkpoints={__file__}", f"because {__file__} is a file; give a directory."),
+        (f"checkpoints={__file__}/a/b", f"because {__file__} is a file; give a directory."),
+        ("checkpoints=/dev/null", "because /dev/null is a file; give a directory."),
     ],
 )
 def test_set_refuses_unknown_keys_and_invalid_values(console, database, setting, message):

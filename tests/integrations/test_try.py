@@ -147,6 +147,16 @@ def test_refused_report_is_shown_with_the_line_of_the_code(bare_console, here, s
     )
 
 
+@pytest.mark.parametrize("how", ["yield", "return"])
+def test_refused_result_of_a_function_is_shown_in_one_line(bare_console, here, study, how):
+    (here / f"{how}s_text.py").write_text(f"def main(config):\n    {how} {{'loss': 'abc'}}\n")
+    study(f"{how}s_text:main")
+
+    ran = bare_console("try", "tried", code=1)
+
+    assert ran.err.startswith("studydb: 'loss' at step 1 is 'abc', a str")
+
+
 @pytest.mark.parametrize(("end", "words"), [("exit 75", "run later"), ("kill -9 $$", "SIGKILL")])
 def test_try_says_in_one_line_that_a_command_asked_to_run_later_or_was_killed(
     bare_console, study, end, words

@@ -19,11 +19,11 @@ def progress_line(name, stream, **clock):
     return closing(ProgressLine(name, Objective("error", Mode.MIN), stream=stream, **clock))
 
 
-def printed(name, *updates, n_to_make=None):
+def printed(name, *updates, n_to_make=None, n_clones=0):
     stream = io.StringIO()
     with progress_line(name, stream, clock=lambda: 0.0) as progress:
         for counts, best_value, run_s in updates:
-            progress.update(counts, best_value, run_s, n_to_make=n_to_make)
+            progress.update(counts, best_value, run_s, n_to_make=n_to_make, n_clones=n_clones)
     return stream.getvalue()
 
 
@@ -56,6 +56,9 @@ def test_line_shows_which_percentage_of_the_trials_that_the_budget_allows_have_e
 
     assert printed("digits", (ended, 1 / 3, 12.0), n_to_make=13) == (
         "digits: 40 % of 25, 2 RUNNING, 9 TERMINATED, 1 ERROR; best error (min): 0.333333  [12 s]\n"
+    )
+    assert printed("digits", (ended, 1 / 3, 12.0), n_to_make=8, n_clones=2).startswith(
+        "digits: 50 % of 20 with 2 clones, 2 RUNNING"
     )
     assert printed("mine", (Counts(running=2), math.inf, 1.0)) == (
         "mine: 2 RUNNING; best error (min): none finite yet (Infinity)  [1 s]\n"

@@ -171,7 +171,6 @@ def test_trial_starts_from_scratch_if_both_checkpoints_are_damaged(stage):
     assert len(stage.events("checkpoint corrupt")) == 2
 
 
-@pytest.mark.nightly
 def test_trial_that_begins_from_an_older_checkpoint_is_judged_at_all_later_rungs(stage):
     study = stage.create(
         "obedient:gated",
@@ -193,6 +192,7 @@ def test_trial_that_begins_from_an_older_checkpoint_is_judged_at_all_later_rungs
     assert rung.entries == 2
 
 
+@pytest.mark.nightly
 def test_missing_store_ends_the_worker_and_no_checkpoint_is_marked_corrupt(stage):
     saved_twice(stage, str(stage.store))
     stage.store.rename(stage.folder / "moved")

@@ -61,9 +61,9 @@ SELECT study.status, study.status = 'RUNNING' AND (study.num_trials IS NULL OR s
     study.num_trials) AND (study.num_draws IS NULL OR study.next_draw < study.num_draws) AS
     open, study.max_concurrent IS NULL OR study.n_running < study.max_concurrent AS has_room,
     coalesce(study.n_counted >= study.num_trials OR study.next_draw >= study.num_draws, false)
-    AS spent, study.num_trials, study.n_counted, study.next_draw, study.paused_by,
-    study.pause_reason, counts.pending, counts.running, counts.paused, counts.terminated,
-    counts.error, (
+    AS spent, study.num_trials, study.n_counted, study.num_draws, study.next_draw,
+    study.paused_by, study.pause_reason, counts.pending, counts.running, counts.paused,
+    counts.terminated, counts.error, (
     SELECT trial.id
     FROM trial
     WHERE trial.study_id = :study

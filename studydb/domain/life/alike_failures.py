@@ -2,7 +2,7 @@
 
 import re
 
-from studydb.domain.failures import Failure
+from studydb.domain.failures import Failure, short_type
 
 MAX_ALIKE = 5
 """
@@ -44,4 +44,4 @@ def pause_reason(failure: Failure, n_trials: int) -> str:
 def short_text(failure: Failure) -> str:
     """Write the type without its module, and the message in one line."""
     message = " ".join(failure.message.split())[:_LONGEST]
-    return f"{failure.type.rpartition('.')[2]}: {message}"
+    return f"{short_type(failure.type)}: {message}"
