@@ -53,7 +53,7 @@ def trials_text(overview: Overview) -> str:
     if row.num_trials is not None:
         most = row.num_trials  # the searcher may have fewer points
     if n_clones:
-        limit = "no limit" if most is None else f"and at most {most} others"
+        limit = "no limit" if most is None else f"and at most {counted(most, 'other')}"
         budget = f" with {counted(n_clones, 'clone')}, {limit}"
     else:
         budget = ", no limit" if most is None else f" of {most}"

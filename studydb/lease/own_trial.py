@@ -244,7 +244,7 @@ class OwnTrial:
         Finish the trial; after an `Exception`, `fail` it; after any other error, `release` it.
 
         After LeaseLost, nothing is written. If Ctrl-C interrupts this, the trial is ended within
-        seconds, or given back later: the next `ask` may come while the handle still exists.
+        seconds. If that fails, a thread gives the trial back, although the handle still exists.
         """
         try:
             self._end_by(error)

@@ -247,7 +247,7 @@ def test_status_prints_the_count_of_trials_with_clones_and_num_trials(console, d
     console("retry", "digits", "0")
 
     line = line_of("trials", console)
-    assert line.endswith(" 2 with 1 clone, and at most 1 others: 1 PENDING, 1 ERROR")
+    assert line.endswith(" 2 with 1 clone, and at most 1 other: 1 PENDING, 1 ERROR")
 
 
 def test_trials_that_are_still_to_be_made_are_counted_without_clones(console, database, clock):
