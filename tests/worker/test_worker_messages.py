@@ -10,9 +10,9 @@ from studydb.schedulers import ASHA, FIFO
 def test_checkpoints_that_the_store_or_the_quota_refuses_are_reported_once_and_training_continues(
     sqlite_stage, options
 ):
-    (sqlite_stage.folder / "file").touch()
     folder = sqlite_stage.folder / ("kept" if options else "file/below")
     sqlite_stage.create("obedient:gated", checkpoints=folder, **options)
+    (sqlite_stage.folder / "file").touch()  # after `create`, which would refuse the folder
     sqlite_stage.open_gate("all")
 
     worker = sqlite_stage.start()
