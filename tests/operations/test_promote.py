@@ -458,12 +458,14 @@ def test_claim_that_is_sent_again_comes_before_a_promotion(database):
     worker.wait_at_the_rung(0.1, 0.2, 0.5, 0.7, 0.8, 0.9)
     acquirer = Acquirer(database, study, worker_id=worker.id, lease_s=60.0)
     assert acquirer.acquire().lease.number == 0
-    enqueue(database, study, {}, new_request())
+    number = enqueue(database, study, {}, new_request())
+    acquirer._claimant = acquirer._new_claimant()  # each search has its own token
     sent = claim(database, study, acquirer._claimant)
-    acquirer._again = True  # as if the reply to the claim had been lost
+    acquirer.send_again()  # as if the reply to the claim had been lost
 
     again = acquirer.acquire()
 
+    assert sent.lease.number == number
     assert again.lease == sent.lease
     assert trial_of(database, study, 1).state is State.PAUSED
 
