@@ -126,7 +126,7 @@ def store_url(checkpoints: Any) -> str | None:
 
     Raises:
         UsageError: The value is neither a path nor a URL, `open_store` refuses it, or it is the
-            path of a file.
+            path of a file, or of something below a file.
     """
     if checkpoints is None:
         return None
