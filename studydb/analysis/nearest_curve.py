@@ -63,7 +63,8 @@ class _Axis:
         if not isinstance(domain, Real | Integer):
             return canonical_json(value)
         if isinstance(domain, LogUniform | LogRandInt):
-            return math.log(value / domain.lower) / math.log(domain.upper / domain.lower)
+            start = math.log(domain.lower)  # a quotient of values could overflow
+            return (math.log(value) - start) / (math.log(domain.upper) - start)
         return float((value - domain.lower) / (domain.upper - domain.lower))
 
 

@@ -31,6 +31,7 @@ from studydb.domain.objective import Objective
 from studydb.domain.records import Study
 from studydb.domain.space.search_space import Space
 from studydb.operations.pages import result_pages, trial_pages
+from studydb.operations.reads import trials_begun_from_checkpoints
 
 TRAINED_TO_END = frozenset({Reason.COMPLETED, Reason.RULE_STOPPED})
 """A trial that ended for one of these reasons was trained to its end, so its curve is whole."""
@@ -145,8 +146,8 @@ class RecordedCurves:
         objective: The metric and the mode.
         curves: One for each configuration; at least one.
         space: The space from which the configurations come; None if unknown.
-        n_left_out: If the curves come from a study, the number of its trials without a curve: those
-            that were not trained to their end or have no result. Invalidated trials do not count.
+        n_left_out: If the curves come from a study, the number of its trials without a curve; see
+            `of_study`. Invalidated trials do not count.
     """
 
     objective: Objective
@@ -172,20 +173,29 @@ class RecordedCurves:
         Read the curves of the trials that were trained to their end.
 
         Other trials, such as those that a scheduler stopped or that failed, are left out: what they
-        would have reported later is unknown. Invalidated trials and trials without a result are
-        left out, too.
+        would have reported later is unknown. Also left out are invalidated trials, trials without a
+        result, trials that began from the checkpoint of another trial or of a person (their first
+        steps are missing), and trials whose params a person has changed (their values come from
+        other params).
 
         Raises:
-            NotAllowed: No trial that was trained to its end has a result.
+            NotAllowed: There is no trial with a curve.
         """
         trials = [trial for page in trial_pages(database, study) for trial in page]
+        begun_later = trials_begun_from_checkpoints(database, study)
         whole = {
-            one.number: one for one in trials if one.reason in TRAINED_TO_END and one.last_step
+            one.number: one
+            for one in trials
+            if one.reason in TRAINED_TO_END
+            and one.last_step
+            and not one.changed
+            and one.number not in begun_later
         }
         if not whole:
             raise NotAllowed(
-                f"Study {study.name!r} has no trial that was trained to its end, so there are no "
-                "curves to simulate with. Run the study without a scheduler that stops trials."
+                f"Study {study.name!r} has no trial that was trained from the first step to its "
+                "end, so there are no curves to simulate with. Run the study without a scheduler "
+                "that stops trials."
             )
         rows = (row for page in result_pages(database, study) for row in page)
         curves = []

@@ -97,14 +97,14 @@ class DirectoryStore:
             raise CheckpointError(f"The checkpoint {path} is missing.")
         try:
             found, _ = tree.copy(tree.scan(path), target, durable=False)
-            check_digest(path, found, digest)
         except CheckpointError as error:
-            shutil.rmtree(target, ignore_errors=True)
             if isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None  # this host could not read the files
             raise
-        except OSError:
-            shutil.rmtree(target, ignore_errors=True)
+        try:
+            check_digest(path, found, digest)
+        except CheckpointError:
+            discard(target)
             raise
         return target
 
@@ -142,10 +142,19 @@ class DirectoryStore:
         return self.root / check_uuid(study_uuid, noun="study")
 
     def _find(self, url: str) -> Path:
-        path = self._locate(url)
+        """
+        Return the path of an object to read.
+
+        Raises:
+            OSError: The study's folder is missing, or a link leads out of the root. So nobody marks
+                the checkpoint as corrupt: a person may have moved the folder to another disk.
+        """
+        path = self._path_of(url)
         study_uuid = path.parts[-4]
         if not self._folder(study_uuid).is_dir():
             raise FileNotFoundError(self._absence(study_uuid))
+        if (outside := self._outside(path)) is not None:
+            raise OSError(outside)
         return path
 
     def _absence(self, study_uuid: str) -> str:
@@ -161,17 +170,27 @@ class DirectoryStore:
         )
 
     def _locate(self, url: str) -> Path:
-        return self._inside(self.root.joinpath(*known_parts_of(url, store=self.root)))
+        return self._inside(self._path_of(url))
+
+    def _path_of(self, url: str) -> Path:
+        return self.root.joinpath(*known_parts_of(url, store=self.root))
 
     def _inside(self, path: Path) -> Path:
         """Refuse a path that leads out of the root through a link."""
-        real = os.path.realpath(path.parent)
-        if not Path(real).is_relative_to(os.path.realpath(self.root)):
-            raise CheckpointError(
-                f"{path} leads out of {self.root}, to {real}. studydb never creates such links. "
-                "Find out who did, and remove the link."
-            )
+        if (outside := self._outside(path)) is not None:
+            raise CheckpointError(outside)
         return path
+
+    def _outside(self, path: Path) -> str | None:
+        """Say where a path leads to if a link leads it out of the root; None if it stays inside."""
+        real = os.path.realpath(path.parent)
+        if Path(real).is_relative_to(os.path.realpath(self.root)):
+            return None
+        return (
+            f"{path} leads out of {self.root}, to {real}, and studydb follows no such link. If you "
+            "have moved the files, move them back, or move the whole directory of checkpoints and "
+            "name its new place: `studydb set NAME checkpoints=DIRECTORY`."
+        )
 
     @contextmanager
     def _temporary(self, place: Place) -> Iterator[tuple[Path, str]]:

@@ -130,7 +130,6 @@ class RestoreCache:
         try:
             found, _ = tree.copy(tree.scan(path), target, durable=False)
         except (OSError, CheckpointError):  # removed meanwhile, or the target's disk is full
-            discard(target)
             return False
         if found != restore.digest:
             discard(target)

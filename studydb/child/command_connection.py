@@ -10,7 +10,7 @@ from studydb import report_client
 from studydb.artifacts.checkpoint_files import CheckpointLike, Restored, pickled
 from studydb.domain import errors
 from studydb.domain.errors import InvalidReport, LeaseLost, StudydbError, TrialStopped, UsageError
-from studydb.domain.metrics import plain_metrics
+from studydb.domain.metrics import STEP, plain_metrics
 
 _DICT = "studydb-checkpoint.pkl"
 """The file that holds the pickle of a dict, in a checkpoint's directory."""
@@ -26,6 +26,8 @@ def report(metrics: Mapping[str, Any], checkpoint: CheckpointLike | None) -> Non
         UsageError: The trial's process does not answer, or has ended.
     """
     message = plain_metrics(metrics)
+    if "step" in message:  # a metric of this name, as in a function; not the step of the report
+        message.setdefault(STEP, None)
     if isinstance(checkpoint, Mapping):
         target = Path(os.environ["STUDYDB_SAVE"], _DICT)
         target.write_bytes(pickled(checkpoint))

@@ -131,6 +131,7 @@ def _charge(txn: Txn, study: Study, flushed: Flushed, *, lease: Lease, actor: Ac
         txn,
         study,
         trial_ids=[lease.trial_id],
+        lease=lease,
         results=flushed.stored,
         are_alive=actor is not Actor.SWEEP,
         are_valid=not flushed.held.is_invalidated,

@@ -7,7 +7,7 @@ from studydb.domain.errors import NotAllowed
 from studydb.domain.life.states import Status
 from studydb.domain.records import Study
 from studydb.domain.text.display import counted
-from studydb.store import counters, deletion, studies, sweeps
+from studydb.store import claims, counters, deletion, studies, sweeps
 
 
 def stop_for_deletion(database: Database, study: Study) -> None:
@@ -22,6 +22,7 @@ def stop_for_deletion(database: Database, study: Study) -> None:
             studies begin from checkpoints of this study; nothing has been changed.
     """
     with database.begin() as txn:
+        claims.await_claims(txn, study_id=study.id)  # lock order: trials before the study
         studies.set_status(txn, study_id=study.id, status=Status.STOPPED)
         # A lost trial that recovery cannot end is still RUNNING. It must not block the deletion.
         abandoned = sweeps.count_lost(txn, study_id=study.id)

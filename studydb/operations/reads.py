@@ -124,6 +124,16 @@ def list_trials(
     return found
 
 
+def trials_begun_from_checkpoints(database: Database, study: Study) -> set[int]:
+    """
+    Read the numbers of the trials that did not begin from scratch.
+
+    They are clones, and trials that were enqueued with a checkpoint.
+    """
+    with database.begin(write=False, single=True) as txn:
+        return attempts.begun_from_checkpoints(txn, study_id=study.id)
+
+
 def best_trials(database: Database, study: Study, *, limit: int = 1) -> list[TrialRow]:
     """
     Read the best trials of a study by `best_value`, best first.

@@ -31,7 +31,7 @@ def record_event(
     Raises:
         LeaseLost: The attempt no longer holds its trial, or the study was deleted.
     """
-    with _raising_if_deleted(lost(lease)), suppress(Duplicate), database.begin() as txn:
+    with raising_if_deleted(lost(lease)), suppress(Duplicate), database.begin() as txn:
         events.append(
             txn,
             study_id=lease.study_id,
@@ -59,7 +59,7 @@ def record_model_failure(
         UnknownStudy: The study was deleted.
     """
     gone = UnknownStudy(DELETED)
-    with _raising_if_deleted(gone), suppress(Duplicate), database.begin() as txn:
+    with raising_if_deleted(gone), suppress(Duplicate), database.begin() as txn:
         events.append(
             txn,
             study_id=study.id,
@@ -72,7 +72,7 @@ def record_model_failure(
 
 
 @contextmanager
-def _raising_if_deleted(error: StudydbError) -> Iterator[None]:
+def raising_if_deleted(error: StudydbError) -> Iterator[None]:
     """Raise `error` if a FOREIGN KEY refuses the event, because the study was deleted."""
     try:
         yield

@@ -42,6 +42,7 @@ def report(database: Database, study: Study, *, lease: Lease, batch: Batch) -> A
             txn,
             study,
             trial_ids=[lease.trial_id],
+            lease=lease,
             results=flushed.stored,
             are_valid=not held.is_invalidated,
         )

@@ -22,8 +22,9 @@ from studydb.domain.life.rules import rules_of_study
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.limits import Spending
 from studydb.domain.metrics import Result
-from studydb.domain.records import Study
+from studydb.domain.records import Lease, Study
 from studydb.store import counters, events
+from studydb.store import results as store_of_results
 from studydb.store import spending as store
 from studydb.store.spending import LimitedStudy
 
@@ -77,6 +78,7 @@ def charge(
     study: Study,
     *,
     trial_ids: Sequence[int],
+    lease: Lease | None = None,
     results: Sequence[Result] = (),
     are_alive: bool = True,
     are_valid: bool = True,
@@ -91,13 +93,14 @@ def charge(
 
     Args:
         trial_ids: The trials; the caller has locked their rows.
+        lease: The lease of the attempt that has reported `results`; None without results.
         results: The results that the transaction stores.
         are_alive: Whether the trials have run until now. The time of a lost attempt ends with its
             last flush or renewal, which has counted that time.
         are_valid: False if a person has invalidated the trial of the results. The rules that stop
             the whole study do not compare such results.
     """
-    by_rule = study.stops_by_rule and bool(results) and are_valid
+    by_rule = study.stops_by_rule and lease is not None and bool(results) and are_valid
     if not (study.limits.exist or by_rule):
         return Charge()
     limited = store.read(txn, study_id=study.id, lock=study.limits.count_spending or by_rule)
@@ -116,8 +119,9 @@ def charge(
         cost = limits.cost_of(results, study.objective)
         spending = Spending(cost, len(results), time_s)
     is_spent = limited.is_spent or _stop_if_spent(txn, study, limited, spending)
-    if by_rule and limited.status is not Status.STOPPED:
-        is_spent = _stop_by_rule(txn, study, limited.best, results) or is_spent
+    if by_rule and lease is not None and limited.status is not Status.STOPPED:
+        new = _of_new_steps(txn, study, lease, results)
+        is_spent = _stop_by_rule(txn, study, limited.best, new) or is_spent
     return Charge(spending, is_spent, frozenset(timed_out))
 
 
@@ -159,6 +163,21 @@ def _stop_if_spent(txn: Txn, study: Study, limited: LimitedStudy, spending: Spen
         return False
     why = _reached(txn, study, limited, spending)
     return why is not None and _stop(txn, study, why)
+
+
+def _of_new_steps(
+    txn: Txn, study: Study, lease: Lease, results: Sequence[Result]
+) -> Sequence[Result]:
+    """
+    Leave out the results of steps that an earlier attempt of the trial has reported.
+
+    Training often gives the same value again. If such a step counted twice, a killed process could
+    make a plateau, and so stop the study.
+    """
+    if lease.attempt == 1:
+        return results
+    known = store_of_results.highest_step(txn, study_id=study.id, lease=lease)
+    return [result for result in results if result.step > known]
 
 
 def _stop_by_rule(

@@ -6,12 +6,15 @@ import json
 from studydb.db import Database, Txn
 from studydb.domain.custom_scheduler import Question, WorkView
 from studydb.domain.deciding import NotAsked, Undecided
+from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.event_kinds import Actor, EventKind
 from studydb.domain.records import Study
 from studydb.domain.scheduling import Idle, Work
 from studydb.operations.guard import pause_after_scheduler
+from studydb.operations.record_event import raising_if_deleted
 from studydb.schedulers import UserScheduler
 from studydb.store import events
+from studydb.store.studies import DELETED
 
 
 def can_ask(study: Study) -> bool:
@@ -50,11 +53,14 @@ def record_idle(database: Database, study: Study, question: Question, answer: Id
 
     `status` and `study.wait`, which do not run the user's code, then know that the study is
     FINISHED. The record is valid while the scheduler would be asked the same question.
+
+    Raises:
+        UnknownStudy: The study was deleted.
     """
     view = WorkView(json.loads(question.text))
     if not view.is_idle or (answer is Idle.START_NEW and view.may_start):
         return
-    with database.begin() as txn:
+    with raising_if_deleted(UnknownStudy(DELETED)), database.begin() as txn:
         if recorded_idle(txn, study, question) is answer:
             txn.abandon()
             return

@@ -323,9 +323,8 @@ class ASHA(BaseScheduler):
         Yield the waiting trials that may be resumed when no new trial can be made, one per rung.
 
         A trial may be resumed if it can be trained up to `max_t` within the share `end_game` of all
-        training. A trial may also be resumed if no trial has reached `max_t`, and no trial that is
-        underway has reached a rung. No trial is resumed while another is underway to its first
-        rung.
+        training. A trial may also be resumed if no trial has reached `max_t` or is on its way
+        there. No trial is resumed while another is underway to its first rung.
         """
         training = [self._training(bracket, view) for bracket in range(self.brackets)]
         if any(one.is_beginning for one in training):
@@ -340,14 +339,17 @@ class ASHA(BaseScheduler):
         due = (*self.milestones(bracket), self.max_t)
         reached = [view.rung(RungKey(bracket, step)).n_entries for step in due]
         lengths = [step - before for before, step in pairwise((0, *due))]
-        by_promotion = sum(
-            reached[0] / self.reduction_factor**k * length for k, length in enumerate(lengths)
-        )
         underway = view.underway(bracket)
-        on_way = [step for step in underway if step >= due[0]]
-        left = sum(self.max_t - max(one for one in due if one <= step) for step in on_way)
+        has_rungs = len(due) > 1
+        on_way = [step for step in underway if step >= due[0]] if has_rungs else underway
+        n_first = reached[0] if has_rungs else reached[0] + len(on_way)
+        by_promotion = sum(
+            n_first / self.reduction_factor**k * length for k, length in enumerate(lengths)
+        )
+        trained = (max((one for one in due if one <= step), default=0) for step in on_way)
+        left = sum(self.max_t - step for step in trained)
         steps = sum(n * length for n, length in zip(reached, lengths, strict=True)) + left
-        is_beginning = len(due) > 1 and len(on_way) < len(underway)
+        is_beginning = len(on_way) < len(underway)
         return _Training(by_promotion, steps, reached[-1] + len(on_way), is_beginning)
 
 
@@ -355,12 +357,15 @@ class _Training(NamedTuple):
     """
     The training of a bracket's trials, computed from its rungs and its trials underway.
 
+    A trial underway is on its way to `max_t` if it has reached a rung, or if the bracket has no
+    rungs.
+
     Attributes:
         by_promotion: How many steps the trials would train in total without an end game. This is
             estimated as if 1/reduction_factor of the trials at each rung went on.
-        steps: The steps that the trials have trained up to rungs. For each trial underway that has
-            reached a rung, the steps from its last rung to `max_t` are added.
-        n_last: How many trials have reached `max_t`, or are underway and have reached a rung.
+        steps: The steps that the trials have trained up to rungs. For each trial on its way to
+            `max_t`, the steps from its last rung (or from 0) to `max_t` are added.
+        n_last: How many trials have reached `max_t` or are on their way there.
         is_beginning: Whether a trial underway is still below the first rung; False without rungs.
     """
 

@@ -53,6 +53,16 @@ def inserting(**known: sa.ColumnElement[Any]) -> sa.Insert:
     return sa.insert(attempt).from_select([*row], sa.select(*row.values()))
 
 
+_BEGUN_FROM_CHECKPOINTS = Prepared(
+    sa.select(trial.c.number)
+    .join(attempt, attempt.c.trial_id == trial.c.id)
+    .where(
+        trial.c.study_id == sa.bindparam("study"),
+        attempt.c.attempt == 1,
+        attempt.c.restored_id.is_not(None),
+    )
+)
+
 _BEGIN_AT = Prepared(
     sa.update(attempt)
     .where(*_THIS)
@@ -192,6 +202,11 @@ def first_binds(claimant: Claimant) -> dict[str, Any]:
 def set_start(txn: Txn, *, lease: Lease, step: int) -> None:
     """Replace an attempt's first step, for example if the attempt restores an older checkpoint."""
     txn.run(_BEGIN_AT, trial=lease.trial_id, no=lease.attempt, to_start=step)
+
+
+def begun_from_checkpoints(txn: Txn, *, study_id: int) -> set[int]:
+    """Read the numbers of the trials whose first attempt has restored a checkpoint."""
+    return {row.number for row in txn.all(_BEGUN_FROM_CHECKPOINTS, study=study_id)}
 
 
 def begin_at(txn: Txn, *, lease: Lease, step: int) -> None:

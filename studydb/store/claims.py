@@ -157,7 +157,7 @@ def unless_binds(key: Unless, fits: Sequence[str] | None) -> dict[str, Any]:
 _LEASED_ROW = Prepared(sa.select(*_LEASED).where(trial.c.id == sa.bindparam("trial")))
 
 _LOCK_ALL_RUNNABLE = Prepared(
-    sa.select(trial.c.id).where(*_READY, _IS_OPEN).order_by(BY_ID).with_for_update(key_share=True)
+    sa.select(trial.c.id).where(*_READY).order_by(BY_ID).with_for_update(key_share=True)
 )
 
 _FIRST_OF_QUEUE = (
@@ -239,10 +239,12 @@ def add_config(txn: Txn, *, trial_id: int, config: Mapping[str, Any]) -> None:
 
 def await_claims(txn: Txn, *, study_id: int) -> None:
     """
-    On PostgreSQL, lock all runnable trials, and so wait for transactions that have locked any.
+    On PostgreSQL, lock all PENDING trials that are ready, and so wait for claims in progress.
 
-    A claim skips locked trials. An earlier send of the same claim may hold such a lock, and a
-    duplicate request must find the trial of the earlier send.
+    A claim skips locked trials, so no later claim starts a trial before this transaction has ended.
+    An earlier send of the same claim may hold such a lock, and a duplicate request must find the
+    trial of the earlier send. The study's status does not matter: the study may have been paused
+    after that claim began.
     """
     if txn.features.concurrent_writers:
         txn.all(_LOCK_ALL_RUNNABLE, study=study_id)

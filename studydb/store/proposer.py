@@ -19,7 +19,7 @@ from studydb.db.schema import study, trial, worker
 from studydb.domain.records import Process
 from studydb.store import claims, workers
 from studydb.store.proposals import IS_PROPOSED
-from studydb.store.studies import HAS_DRAWS, HAS_ROOM, OPEN, THIS
+from studydb.store.studies import HAS_DRAWS, HAS_ROOM, OPEN, THIS, existing
 
 _STUDY = sa.bindparam("study", type_=sa.BigInteger)
 _TOKEN = sa.bindparam("proposer", type_=sa.Text)
@@ -203,8 +203,13 @@ def is_last(txn: Txn, *, study_id: int, token: str) -> bool:
 
 
 def outlook(txn: Txn, *, study_id: int) -> Outlook:
-    """Read the first draw without a proposal; exact if this transaction locks the study's row."""
-    row = txn.all(_OUTLOOK, study=study_id)[0]
+    """
+    Read the first draw without a proposal; exact if this transaction locks the study's row.
+
+    Raises:
+        UnknownStudy: The study was deleted.
+    """
+    row = existing(txn.first(_OUTLOOK, study=study_id))
     limits = []
     if row.num_trials is not None:
         limits.append(row.num_trials - row.n_counted - (row.draw - row.next_draw))

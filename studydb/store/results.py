@@ -71,6 +71,19 @@ _SPANS = Prepared(
     .order_by(attempt.c.attempt)
 )
 
+_highest_of_attempt = (
+    sa.select(sa.func.max(result.c.step))
+    .where(*_THIS, result.c.attempt == attempt.c.attempt)
+    .correlate(attempt)
+    .scalar_subquery()
+)
+_HIGHEST = Prepared(
+    sa.select(sa.func.max(_highest_of_attempt).label("step")).where(
+        attempt.c.trial_id == sa.bindparam("trial"), attempt.c.attempt < sa.bindparam("no")
+    )
+)
+"""By one look-up for each attempt, because an attempt may have a million results."""
+
 _live = sa.select(result.c.step, result.c.value).join(attempt, IS_LIVE).where(*_THIS)
 _counted = _live.with_only_columns(sa.func.count().label("n_results")).subquery("counted")
 _last = _live.order_by(result.c.attempt.desc(), result.c.step.desc()).limit(1).subquery("last")
@@ -195,6 +208,12 @@ def _binds(span: Span) -> dict[str, int]:
 
 def read(row: StoredResult) -> Result:
     return Result(row.step, row.value, row.metrics or {}, row.time_total_s)
+
+
+def highest_step(txn: Txn, *, study_id: int, lease: Lease) -> int:
+    """Find the highest step that earlier attempts of a trial have reported; 0 if there is none."""
+    found = txn.first(_HIGHEST, study=study_id, trial=lease.trial_id, no=lease.attempt)
+    return 0 if found is None or found.step is None else int(found.step)
 
 
 def summary(txn: Txn, *, study_id: int, trial_id: int, objective: Objective) -> Summary:

@@ -81,11 +81,14 @@ _NUMBER_CLONES = Prepared(
 
 ENTER = (
     sa.update(study)
-    .where(THIS, HAS_ROOM)
+    .where(THIS, study.c.status == Status.RUNNING, HAS_ROOM)
     .values(n_running=study.c.n_running + 1)
     .returning(study.c.id)
 )
-"""Counts one more RUNNING trial; returns no row if `max_concurrent` trials are RUNNING already."""
+"""
+Counts one more RUNNING trial. Returns no row if `max_concurrent` trials are RUNNING already, or if
+the study was paused or stopped while the statement waited for the study's row.
+"""
 
 _LEAVE = Prepared(
     sa.update(study)

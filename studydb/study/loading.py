@@ -1,6 +1,6 @@
 """Load a study; delete a study with its files."""
 
-from contextlib import closing
+from contextlib import closing, suppress
 
 from studydb.db import Database
 from studydb.domain.errors import UnknownStudy
@@ -53,10 +53,12 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
     with closing(open_database(storage, make=False)) as database:
         try:
             study = read_patiently(lambda: load(database, name))
-            write_patiently(database, lambda: _delete(database, study))
         except UnknownStudy:
-            if not missing_ok:
-                raise
+            if missing_ok:
+                return
+            raise
+        with suppress(UnknownStudy):  # the reply to an earlier try's last COMMIT was lost
+            write_patiently(database, lambda: _delete(database, study))
 
 
 def _delete(database: Database, study: Record) -> None:

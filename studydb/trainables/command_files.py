@@ -148,9 +148,9 @@ class CommandFiles:
         taken = self._root / f"saved-{self._n_saved}"
         if not report.checkpoint:
             before = self._stamps
-            copied = self._keeps and self._has_new_state() and self._copied(taken)
+            copied = self._copied(taken) if self._keeps and self._has_new_state() else None
             try:
-                yield GivenDirectory(taken) if copied else None
+                yield copied
             except (InvalidReport, CheckpointError):
                 self._stamps = before  # so that a later report saves the state
                 raise
@@ -197,7 +197,7 @@ class CommandFiles:
         found = set()
         for folder, _, names in os.walk(self.checkpoint_dir):
             for name in names:
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):  # it was removed, or is a link to nothing
                     file = Path(folder, name)
                     facts = file.stat()
                     found.add((str(file), facts.st_ino, facts.st_size, facts.st_mtime_ns))
@@ -206,18 +206,23 @@ class CommandFiles:
     def _has_new_state(self) -> bool:
         return self._stamps_now() != self._stamps
 
-    def _copied(self, target: Path) -> bool:
-        """Copy `{checkpoint_dir}`; False if it is empty or changes meanwhile, or the copy fails."""
-        before = self._stamps_now()
+    def _copied(self, target: Path) -> GivenDirectory | UnmadeDirectory | None:
+        """Copy `{checkpoint_dir}`; return None if it is empty or changes meanwhile."""
+        before, failure = self._stamps_now(), None
         try:
             shutil.copytree(self.checkpoint_dir, target)
-        except (OSError, shutil.Error):
-            before = set()
+        except shutil.Error as cause:  # it has a triple of source, target and reason for each file
+            source, _, why = cause.args[0][0]
+            failure = OSError(f"{source} cannot be copied: {why}")
+        except OSError as cause:
+            failure = cause
         if not before or self._stamps_now() != before:
             shutil.rmtree(target, ignore_errors=True)
-            return False
+            return None
+        if failure is not None:
+            return UnmadeDirectory.because(failure)
         self._stamps = before
-        return True
+        return GivenDirectory(target)
 
 
 class GrowingFile:

@@ -77,7 +77,8 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
     """
     Split the fields of a report into metrics and checkpoint; `step` becomes `training_iteration`.
 
-    If the report has both of these fields, `step` stays a metric.
+    If the report has both of these fields, `step` stays a metric. If `training_iteration` is None,
+    the report has no step of its own: it gets the last step + 1.
 
     Raises:
         InvalidReport: `checkpoint` is given, but it is neither a boolean nor a path.
@@ -88,7 +89,9 @@ def read_fields(fields: Mapping[str, Any]) -> CommandReport:
         raise InvalidReport(
             f"The report's checkpoint is {checkpoint!r}; it must be true, or a directory's path."
         )
-    if "step" in metrics and STEP not in metrics:
+    if metrics.get(STEP, 0) is None:
+        del metrics[STEP]
+    elif "step" in metrics and STEP not in metrics:
         metrics[STEP] = metrics.pop("step")
     return CommandReport(metrics, checkpoint)
 

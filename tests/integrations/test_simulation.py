@@ -131,6 +131,43 @@ def test_curves_of_a_finished_study_are_those_of_trials_that_were_trained_to_the
     assert (recorded.n_left_out, simulated.status) == (1, "FINISHED")
 
 
+def test_curves_of_a_study_leave_out_clones_enqueued_checkpoints_and_changed_trials(storage_url):
+    given = {"metric": "loss", "mode": "min", "storage": storage_url}
+    space = {"lr": studydb.uniform(0, 1)}
+    study = studydb.create_study("finished", None, space=space, num_trials=4, **given)
+
+    with study.ask() as trial:
+        whole = trial.params
+        for _ in range(3):
+            trial.report({"loss": 1.0}, checkpoint={})
+    failed = study.ask()
+    failed.report({"loss": 2.0}, checkpoint={})
+    failed.fail(ValueError("node"))
+    study.retry(failed.number)
+    study.enqueue({"lr": 0.25}, checkpoint={"a": 1}, checkpoint_step=2)
+    study.resume(study.enqueue({"lr": 0.75}), lr=0.5)
+    for _ in range(3):
+        with study.ask() as trial:
+            trial.report({"loss": 3.0})
+    recorded = RecordedCurves.of_study(study.database, study.record)
+    study.close()
+
+    assert [(curve.params, curve.steps) for curve in recorded.curves] == [(whole, (1, 2, 3))]
+    assert recorded.n_left_out == 4
+
+
+def test_nearest_curve_is_found_in_a_space_whose_bounds_have_an_infinite_quotient():
+    space = {"lr": studydb.loguniform(1e-200, 1e150)}
+    curves = {(("lr", 10.0**power),): [1.0] for power in range(-200, 151, 50)}
+    by_curve = [dict(params)["lr"] for params in curves]
+
+    simulated = studydb.simulate(None, studydb.RandomSearch(), curves, space=space)
+
+    first = simulated.trials[0]
+    nearest = min(by_curve, key=lambda lr: abs(math.log(lr) - math.log(first.params["lr"])))
+    assert by_curve[first.curve] == nearest
+
+
 def test_trial_of_a_searcher_gets_the_nearest_curve_among_those_that_no_other_trial_has():
     space = {"lr": studydb.loguniform(1e-4, 1), "kind": studydb.choice(["a", "b"])}
     curves = {
@@ -323,7 +360,9 @@ def test_study_without_a_trial_that_was_trained_to_its_end_is_refused(storage_ur
         "empty", None, metric="loss", mode="min", num_trials=1, storage=storage_url
     )
 
-    with pytest.raises(NotAllowed, match="no trial that was trained to its end"):
+    with pytest.raises(
+        NotAllowed, match="no trial that was trained from the first step to its end"
+    ):
         studydb.simulate(None, None, study)
 
     study.close()

@@ -194,6 +194,25 @@ def test_deletion_goes_on_if_the_database_does_not_answer_after_the_files_were_d
         studydb.load_study("digits", storage=storage_url)
 
 
+def test_deletion_succeeds_if_only_the_reply_to_its_last_commit_is_lost(
+    storage_url, create_study, monkeypatch
+):
+    create_study("digits", num_trials=1, storage=storage_url)
+    delete_rows, calls = loading.delete, []
+
+    def lose_the_reply(*given):
+        calls.append(delete_rows(*given))
+        raise StorageBusy("busy")
+
+    monkeypatch.setattr(loading, "delete", lose_the_reply)
+
+    studydb.delete_study("digits", storage=storage_url)
+
+    assert len(calls) == 1
+    with pytest.raises(UnknownStudy):
+        studydb.delete_study("digits", storage=storage_url)
+
+
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
 def test_delete_names_other_hosts_that_keep_output(console, database):
     study = arrange.new_study(database, name="digits")

@@ -79,6 +79,20 @@ def test_changes_add_up_and_a_value_that_equals_the_sampled_value_is_no_change(
     assert trial.config == {**PARAMS, "k": 7}
 
 
+def test_true_is_another_value_than_1(database):
+    study = new_study(database, space=Space.read({"flag": choice([1, True, [0], [False]])}))
+    number = enqueued(database, study, flag=1)
+    worker = SimulatedWorker(database, study)
+
+    resume(database, study, number, flag=True)
+    first = worker.take()
+    first.finish(outcome=Reason.PREEMPTED)
+
+    assert trial_of(database, study, number).changed == {"flag": True}
+    assert first.claimed.config == {"flag": True}
+    assert first.claimed.config["flag"] is True
+
+
 def test_running_and_ended_trials_are_not_changed(database, study):
     run = SimulatedWorker(database, study).take()
     with (

@@ -1,6 +1,7 @@
 """Claims: races, duplicate requests, configs, tags, the order of the queue, and idle polling."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from math import inf
 from threading import Event
@@ -25,15 +26,16 @@ from studydb import store
 from studydb.db import connect
 from studydb.db.transaction_block import TransactionBlock
 from studydb.domain.errors import UnknownStudy
-from studydb.domain.life.states import Reason
+from studydb.domain.life.states import Reason, Status
 from studydb.domain.records import QueuePosition
 from studydb.domain.space.search_space import Space, uniform
 from studydb.lease.acquire import Acquirer
+from studydb.operations import control
 from studydb.operations.annotate import tag
 from studydb.operations.ask import ask
 from studydb.operations.claim import claim, find_earlier_send
 from studydb.operations.control import extend
-from studydb.operations.delete import delete
+from studydb.operations.delete import delete, stop_for_deletion
 from studydb.operations.enqueue import enqueue
 from studydb.store import attempts, counters, proposals, studies
 
@@ -194,12 +196,76 @@ def test_duplicate_claim_takes_the_trial_if_the_earlier_send_rolls_back(connecti
         assert resend.result() is not None
 
 
+def test_duplicate_claim_waits_for_an_earlier_send_if_the_study_was_paused_meanwhile(
+    connections, postgres_url
+):
+    slow, fresh = connections
+    study = new_study(slow)
+    enqueued(slow, study)
+    claimant = SimulatedWorker(slow, study).claimant()
+
+    with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
+        earlier = pool.submit(claim, slow, study, claimant)
+        assert there.wait(PATIENCE_S)
+        control.set_status(fresh, study, Status.PAUSED, new_request())
+        resend, answered = send_again(pool, lambda over: claim(over, study, claimant), fresh)
+        assert is_waiting_for_a_lock(postgres_url, unless=answered)
+        go.set()
+
+        assert resend.result(PATIENCE_S) == earlier.result(PATIENCE_S) is not None
+
+
 def send_again(pool, call, database):
     """Make the call in another thread; return its future, and an event that is set at its end."""
     answered = Event()
     future = pool.submit(call, database)
     future.add_done_callback(lambda _: answered.set())
     return future, answered
+
+
+# --- studies that are stopped meanwhile
+
+
+@pytest.mark.parametrize("max_concurrent", [None, 9])
+def test_no_claim_starts_a_trial_while_the_deletion_of_its_study_begins(
+    connections, postgres_url, max_concurrent
+):
+    slow, fresh = connections
+    study = new_study(slow, max_concurrent=max_concurrent)
+    enqueued(slow, study)
+    claimant = SimulatedWorker(fresh, study).claimant()
+
+    with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
+        stopped = pool.submit(stop_for_deletion, slow, study)
+        assert there.wait(PATIENCE_S)
+        first = pool.submit(claim, fresh, study, claimant, again=False)
+        with suppress(TimeoutError):
+            first.result(0.2)  # the claim skips the locked trial, or waits for the study's row
+        go.set()
+        stopped.result(PATIENCE_S)
+
+        assert first.result(PATIENCE_S) is None
+
+
+def test_claim_that_waited_for_the_study_starts_no_trial_if_the_study_was_stopped(
+    connections, postgres_url
+):
+    slow, fresh = connections
+    study = new_study(slow, max_concurrent=9)
+    enqueued(slow, study)
+    claimant = SimulatedWorker(fresh, study).claimant()
+
+    with held_at(TransactionBlock, "_end") as (there, go), ThreadPoolExecutor(2) as pool:
+        stopped = pool.submit(control.set_status, slow, study, Status.STOPPED, new_request())
+        assert there.wait(PATIENCE_S)
+        waiting, answered = send_again(
+            pool, lambda over: claim(over, study, claimant, again=False), fresh
+        )
+        assert is_waiting_for_a_lock(postgres_url, unless=answered)
+        go.set()
+        stopped.result(PATIENCE_S)
+
+        assert waiting.result(PATIENCE_S) is None
 
 
 # --- configs

@@ -135,7 +135,22 @@ def test_best_values_of_a_study_survive_its_workers(database, clock):
 
     successor = SimulatedWorker(database, worker.study)
 
-    assert successor.take().report(0.25, first=1).verdict == SPENT
+    assert successor.take().report(0.25, first=2).verdict == SPENT
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_step_that_is_trained_again_counts_once_in_the_plateau_of_a_study(database, clock, ends):
+    worker = under(database, Plateau("loss", top=2))
+    worker.take().report(0.5, 0.25)
+    recover_after_expiry(clock, database, worker.study)
+    worker.take().finish(0.5, outcome=Reason.PREEMPTED)  # step 1 again
+
+    again = worker.take()
+    last = again.finish if ends else again.report
+    last(0.5, 0.25, 0.1)  # steps 1 to 3: only step 3 is new
+
+    assert again.lease.attempt == 3
+    assert read_progress(database, worker.study).limit_reached is None
 
 
 def test_study_that_a_plateau_stopped_goes_on_when_it_is_resumed(database):

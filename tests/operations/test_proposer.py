@@ -18,10 +18,12 @@ from harness.arrange import (
 from harness.model_searcher import ModelSearch
 
 from studydb.db import connect
+from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.states import Origin, Status
 from studydb.domain.space.search_space import Space, choice, loguniform, randint
 from studydb.operations import control, proposer
 from studydb.operations.ask import ask
+from studydb.operations.delete import delete
 from studydb.operations.proposer import LARGEST_BLOCK, Point, Turn
 from studydb.operations.register import leave
 from studydb.operations.study_progress import read_progress
@@ -181,6 +183,13 @@ def test_points_that_a_trial_or_a_proposal_has_are_not_stored_again(database, st
     assert stored(database, study) == [(0, 0.2, "searcher"), (1, 0.3, "searcher")]
     assert proposer.store_by_index(database, study, lambda _: points(0.3, 0.2, 0.4), draw=0)
     assert stored(database, study)[2:] == [(2, 0.4, "searcher")]
+
+
+def test_point_for_a_deleted_study_is_refused(database, study):
+    delete(database, study)
+
+    with pytest.raises(UnknownStudy):
+        proposer.store_by_index(database, study, lambda _: points(0.4), draw=0)
 
 
 def test_block_stays_within_the_budget(database):

@@ -10,11 +10,13 @@ import pytest
 from studydb import report_client
 from studydb.child import command_connection
 from studydb.domain.errors import CheckpointError, InvalidReport, InvalidSpec
+from studydb.domain.metrics import STEP
 from studydb.trainables.command_reports import (
     LINE_BYTES,
     CommandReport,
     ReportLines,
     ReportPattern,
+    read_json,
 )
 
 
@@ -191,6 +193,22 @@ def test_report_from_a_python_command_sends_numpy_values_as_json_numbers(
     )
 
     assert sent == [{"error": 0.5, "deep/n": 3, "deep/each": [1, 2]}]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "step"),
+    [({"step": 500}, {}), ({"step": 500, STEP: 3}, {STEP: 3}), ({STEP: 3}, {STEP: 3}), ({}, {})],
+)
+def test_metric_called_step_in_a_python_command_is_not_the_step_of_the_report(
+    monkeypatch, metrics, step
+):
+    sent = []
+    monkeypatch.setattr(report_client, "exchange", lambda it: sent.append(it) or {"go": True})
+
+    command_connection.report({"error": 0.5} | metrics, None)
+
+    (text,) = sent
+    assert read_json(text.encode()) == CommandReport({"error": 0.5} | metrics | step)
 
 
 @pytest.mark.parametrize(

@@ -349,6 +349,26 @@ def test_values_of_an_integer_distribution_reach_both_bounds(domain):
     assert (domain.from_unit(0.0), domain.from_unit(LARGEST_RANDOM)) == (1, 1000)
 
 
+def test_lograndint_gives_integers_that_no_double_can_hold():
+    first = 2**60
+    domain = lograndint(first, first + 100)
+
+    drawn = {domain.from_unit(k / 1024) - first for k in range(1024)}
+
+    assert drawn == set(range(101))
+
+
+@pytest.mark.parametrize("domain", [uniform(1e22, 1e23), loguniform(1e22, 1e23)], ids=str)
+def test_integer_that_jsonb_returns_for_a_large_float_is_in_the_domain(domain):
+    stored = 10**23  # Python says that 1e23 < 10**23
+
+    assert domain.contains(1e23)
+    assert domain.contains(stored)
+    assert domain.cast(stored) == 1e23
+    assert not domain.contains(10**400)
+    assert not domain.contains(-(10**400))
+
+
 def test_quniform_values_have_short_decimals():
     domain = quniform(0.1, 0.95, 0.1)
 

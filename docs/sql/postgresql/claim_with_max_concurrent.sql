@@ -21,6 +21,7 @@ entered AS (
     UPDATE study
     SET n_running=(study.n_running + 1)
     WHERE study.id = :study
+        AND study.status = 'RUNNING'
         AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
         AND (SELECT runnable.has_config FROM runnable)
     RETURNING study.id
@@ -93,7 +94,7 @@ WHERE set_config('synchronous_commit', 'off', true) = 'off';
 --                   One-Time Filter: (InitPlan 3).col1
 --                   ->  Index Scan using study_pkey on study study_1
 --                         Index Cond: (id = $1)
---                         Filter: ((max_concurrent IS NULL) OR (n_running < max_concurrent))
+--                         Filter: (((max_concurrent IS NULL) OR (n_running < max_concurrent)) AND (status = 'RUNNING'::text))
 --     CTE main
 --       ->  Update on trial trial_1
 --             InitPlan 5

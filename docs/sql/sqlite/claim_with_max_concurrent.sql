@@ -22,6 +22,7 @@ OFFSET 0;
 UPDATE study
 SET n_running=(study.n_running + 1)
 WHERE study.id = :study
+    AND study.status = 'RUNNING'
     AND (study.max_concurrent IS NULL OR study.n_running < study.max_concurrent)
     AND :runnable_has_config = 1
 RETURNING id;

@@ -15,7 +15,14 @@ from typing import Any, ClassVar
 
 from studydb.domain.canonical import canonical_json, is_integral, is_number, plain
 from studydb.domain.errors import InvalidSpec
-from studydb.domain.space.exact_arithmetic import UNITS, clamp, exact, from_log_unit
+from studydb.domain.space.exact_arithmetic import (
+    UNITS,
+    as_float,
+    clamp,
+    decimal_from_log_unit,
+    exact,
+    from_log_unit,
+)
 from studydb.domain.specs.spec import Spec
 
 KIND = "$"
@@ -104,7 +111,8 @@ class Real(Domain):
         _check_order(self)
 
     def contains(self, value: Any) -> bool:
-        return is_number(value) and self.lower <= value <= self.upper
+        """Compare doubles, because a database may return the double 1e23 as the integer 10**23."""
+        return is_number(value) and self.lower <= as_float(value) <= self.upper
 
     def cast(self, value: Any) -> float:
         return float(value)
@@ -228,7 +236,8 @@ class LogRandInt(Integer):
 
     def from_unit(self, u: float) -> int:
         """Map u in [0, 1) to the floor of a log-uniform value from [lower, upper + 1)."""
-        drawn = math.floor(from_log_unit(u, self.lower, self.upper + 1))
+        # A double cannot hold each integer above 2**53.
+        drawn = math.floor(decimal_from_log_unit(u, self.lower, self.upper + 1))
         return min(max(drawn, self.lower), self.upper)
 
     @property
@@ -281,6 +290,16 @@ class Choice(Enumerable):
         """Return the listed value that equals the given one; the given value if none equals it."""
         index = self._indexes.get(canonical_json(value))
         return value if index is None else self.at(index)
+
+    @cached_property
+    def mixes_booleans(self) -> bool:
+        """
+        Whether Python may take two different values for equal, as it takes True for 1.
+
+        The property may also be true because of the texts among the values.
+        """
+        as_numbers = {text.replace("true", "1").replace("false", "0") for text in self._indexes}
+        return len(as_numbers) < len(self._indexes)
 
     @cached_property
     def _indexes(self) -> dict[str, int]:

@@ -5,9 +5,9 @@ A space is a nested dict of distributions and constants. A parameter's path join
 {"model": {"width": randint(1, 4)}} has the parameter "model/width".
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from studydb.domain.canonical import (
@@ -26,7 +26,8 @@ from studydb.domain.space.distributions import (
     randint,
     uniform,
 )
-from studydb.domain.space.domains import Domain, Enumerable
+from studydb.domain.space.domains import Choice, Domain, Enumerable
+from studydb.domain.space.exact_arithmetic import as_float
 from studydb.domain.space.leaves import Written, constant, leaf_json, walk
 from studydb.domain.text.display import shortened
 from studydb.domain.text.suggestions import did_you_mean
@@ -232,13 +233,21 @@ class Space:
             values = self.flatten(params)
             cast = {path: each.cast(values[path]) for path, each in self.parameters.items()}
             made = self._with_constants(cast)
-            if config == made:  # the usual case
+            if config == made and not self._mixes_booleans:  # the usual case
                 return made, None
             misfit = self._misfit_of_config(config)
         return (
             ({}, misfit)
             if misfit is not None
             else (self.config(self._without_constants(config)), None)
+        )
+
+    @cached_property
+    def _mixes_booleans(self) -> bool:
+        """Whether Python may take two different values of a parameter for equal."""
+        return any(
+            isinstance(domain, Choice) and domain.mixes_booleans
+            for domain in self.parameters.values()
         )
 
     def _without_constants(self, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -337,7 +346,11 @@ class Space:
             raise InvalidSpec(f"The trial's row does not fit the space: {misfit}")
         values = self._without_constants(made) | checked
         sampled = self._without_constants(self.config(params))
-        changed = {path: value for path, value in values.items() if value != sampled[path]}
+        changed = {
+            path: value
+            for path, value in values.items()
+            if canonical_json(value) != canonical_json(sampled[path])  # Python takes True for 1
+        }
         return self.config(self.nest(values)), changed
 
     def complete(self, params: Mapping[str, Any], drawn: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,7 +373,7 @@ def _shown(value: Any) -> str:
 def _is_same(value: Any, constant: Any) -> bool:
     """Compare a value with a constant; a database may return 1e300 as the integer 10**300."""
     if is_number(value) and is_number(constant):
-        return value == constant or _as_float(value) == float(constant)
+        return value == constant or as_float(value) == float(constant)
     if isinstance(constant, Mapping):
         is_alike = isinstance(value, Mapping) and value.keys() == constant.keys()
         return is_alike and all(_is_same(value[key], one) for key, one in constant.items())
@@ -368,13 +381,6 @@ def _is_same(value: Any, constant: Any) -> bool:
         is_alike = isinstance(value, list) and len(value) == len(constant)
         return is_alike and all(map(_is_same, value, constant))
     return type(value) is type(constant) and bool(value == constant)
-
-
-def _as_float(number: float) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
 
 
 def _as_mapping(mapping: Any) -> Mapping[str, Any]:

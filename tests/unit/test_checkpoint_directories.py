@@ -1,0 +1,95 @@
+"""Directories as checkpoints are copied whole or not at all, with their times, and without links."""
+
+import os
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+
+from studydb.artifacts import DirectoryStore, Place
+from studydb.artifacts import tree as trees
+from studydb.artifacts.restore_cache import RestoreCache
+
+STUDY = str(uuid4())
+
+
+def place():
+    return Place(STUDY, str(uuid4()), 1, 3, str(uuid4()))
+
+
+@pytest.fixture
+def store(tmp_path):
+    directory = DirectoryStore(tmp_path / "store")
+    directory.add_study(STUDY)
+    return directory
+
+
+@pytest.fixture
+def source(tmp_path):
+    directory = tmp_path / "source"
+    (directory / "layers").mkdir(parents=True)
+    (directory / "weights.bin").write_bytes(b"weights")
+    (directory / "layers" / "0.bin").write_bytes(b"zero")
+    return directory
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_copy_to_a_directory_that_another_process_is_filling_removes_nothing(
+    store, source, tmp_path, is_cached
+):
+    stored = store.put_directory(place(), source)
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "of another process").touch()
+
+    if is_cached:
+        cache = RestoreCache(tmp_path / "cache", 1 << 30)
+        restore = SimpleNamespace(
+            url=stored.url, digest=stored.digest, size_bytes=stored.size_bytes
+        )
+        cache.add_directory(stored.digest, stored.size_bytes, source, url=stored.url)
+        assert cache.copy_directory(restore, tmp_path / "free")
+        assert not cache.copy_directory(restore, target)
+    else:
+        with pytest.raises(FileExistsError):
+            store.get_directory(stored.url, digest=stored.digest, target=target)
+
+    assert [path.name for path in target.iterdir()] == ["of another process"]
+
+
+def test_copy_that_ctrl_c_interrupts_leaves_no_target(store, source, tmp_path, monkeypatch):
+    stored = store.put_directory(place(), source)
+
+    def interrupt(*_, **__):
+        assert (tmp_path / "copy").is_dir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trees, "_copy_file", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.get_directory(stored.url, digest=stored.digest, target=tmp_path / "copy")
+
+    assert not (tmp_path / "copy").exists()
+
+
+def test_files_of_a_directory_keep_their_times_of_modification(store, source, tmp_path):
+    os.utime(source / "weights.bin", ns=(1, 1_000_000_001))
+    trees.take_copy(source, tmp_path / "taken")
+    stored = store.put_directory(place(), tmp_path / "taken")
+
+    again = store.get_directory(stored.url, digest=stored.digest, target=tmp_path / "copy")
+
+    assert (again / "weights.bin").stat().st_mtime_ns == 1_000_000_001
+
+
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_directory_with_symbolic_or_hard_links_has_links(source, tmp_path, kind):
+    assert not trees.has_links(source)
+
+    link = source / "layers" / "link"
+    if kind == "hard":
+        (tmp_path / "trained in place").write_bytes(b"")
+        link.hardlink_to(tmp_path / "trained in place")
+    else:
+        link.symlink_to("0.bin")
+
+    assert trees.has_links(source)
