@@ -84,6 +84,7 @@ class RunningTrial:
         self._preempted = False
         self._begun_s = time.monotonic() - job.time_total_s
         self._turn = threading.RLock()
+        self._user: int | None = None  # the thread that uses the trial now
         self._pid = os.getpid()
         self._is_over = False
 
@@ -288,8 +289,17 @@ class RunningTrial:
                 f"Trial {self.number} has ended and takes no more reports. If its process now runs "
                 "another trial, call studydb.report(), which reports for that trial."
             )
+        if self._user == threading.get_ident():
+            raise UsageError(
+                f"A signal handler used trial {self.number} while the trial was reporting. Set a "
+                "flag in the handler, and report in the training loop."
+            )
         with self._turn:
-            yield
+            self._user = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._user = None
 
     def _send_with(self, result: Result, checkpoint: CheckpointLike | None) -> None:
         if checkpoint is None or isinstance(checkpoint, UnmadeDirectory):

@@ -5,7 +5,9 @@
 
 import math
 import multiprocessing
+import os
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -288,6 +290,18 @@ def test_threads_of_user_code_may_report(run):
             thread.join()
 
     assert steps_of(run(train)) == list(range(1, 25))
+
+
+def test_report_in_a_signal_handler_during_a_report_is_refused(start):
+    def train(config):
+        signal.signal(signal.SIGUSR1, lambda *_: studydb.report({"loss": 2.0}))
+        studydb.report({"loss": 1.0})
+
+    attempt = start(train, next_decision_step=1)
+    attempt.receive()  # the report waits for the decision
+    os.kill(attempt.child.process.pid, signal.SIGUSR1)
+
+    expect_failure(attempt.finish(), "UsageError", "A signal handler used trial")
 
 
 def test_process_forked_by_user_code_cannot_report(start):
