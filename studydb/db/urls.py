@@ -57,7 +57,8 @@ def read_url(text: str) -> URL:
             f"{', '.join(sorted(url.query))!r}. Write sqlite:///studydb.db. To protect the file, "
             "change its rights: a database that may only be read is opened for reading."
         )
-    return url.set(drivername="sqlite", database=str(expanded(url.database).absolute()))
+    # A link gives the file a second name. The checkpoints are beside the file, not beside the link.
+    return url.set(drivername="sqlite", database=os.path.realpath(expanded(url.database)))
 
 
 def features_of(url: URL) -> Features:
