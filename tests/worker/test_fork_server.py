@@ -528,7 +528,11 @@ def test_finish_of_an_output_does_not_wait_for_a_process_that_keeps_the_pipe_ope
     output.finish()
 
 
-def test_file_whose_close_fails_does_not_end_the_reading_of_other_output(tmp_path, monkeypatch):
+@pytest.mark.parametrize("limit_bytes", [20, 2000])
+def test_file_whose_close_fails_does_not_end_the_reading_of_other_output(
+    tmp_path, monkeypatch, limit_bytes
+):
+    """With the lower limit, a file is also closed before the end of the output."""
     close = os.close
 
     def close_with_error(number):
@@ -538,7 +542,7 @@ def test_file_whose_close_fails_does_not_end_the_reading_of_other_output(tmp_pat
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
     monkeypatch.setattr(os, "close", close_with_error)
-    pump = OutputPump(limit_bytes=20)
+    pump = OutputPump(limit_bytes=limit_bytes)
     for name in ("first", "second"):
         output = pump.open(tmp_path / name)
         os.write(output.stdout, b"more bytes than one file may have\n")
