@@ -215,6 +215,8 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
         commands += [f"studydb trials {name} --state ERROR", f"studydb retry {name} --errored"]
     if overview.progress.promotes and row.paused:
         commands.append(f"studydb rungs {name}")  # the rungs at which PAUSED trials wait
+    elif row.paused and overview.progress.status in (Status.FINISHED, Status.RUNNING):
+        commands += [f"studydb trials {name} --state PAUSED", f"studydb resume {name} N"]
     match overview.progress.status:
         case Status.FINISHED:
             commands += [f"studydb best {name}"] if overview.best is not None else []
@@ -227,7 +229,8 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
         case _ if study.trainable is None:
             commands.append(f"studydb trials {name}")
         case _ if overview.workers.n_alive == 0:
-            commands.append(f"studydb worker --study {name}")
+            tags = "".join(f" --tag {shlex.quote(tag)}" for tag in study.require)
+            commands.append(f"studydb worker --study {name}{tags}")
         case _:
             commands.append(f"studydb trials {name} --sort best --limit 5")
     return commands

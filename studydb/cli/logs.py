@@ -194,8 +194,8 @@ def _print_stored(attempt: Any, number: int) -> None:
         )
     elif attempt.ended_at is None:
         note = (
-            f"attempt {attempt.attempt} of trial {number} is running; no output of it can be read "
-            "on this host"
+            f"attempt {attempt.attempt} of trial {number} is running; so far this host has no "
+            "output of it"
         )
     else:
         note = f"attempt {attempt.attempt} of trial {number} has printed nothing"

@@ -14,7 +14,7 @@ from studydb.domain.text.display import visible
 from studydb.lease.retries import PATIENCE_S
 from studydb.lease.room import SPILL_BYTES
 from studydb.settings import CACHE_SIZE, DEFAULT_CACHE_BYTES
-from studydb.worker.worker_options import GRACE_S
+from studydb.worker.worker_options import GRACE_S, MOST_SLOTS
 
 
 def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., Any]:
@@ -24,7 +24,11 @@ def _seconds_option(flag: str, default: float, meaning: str) -> Callable[..., An
 @click.command()
 @click.option("--study", required=True, metavar="NAME", help="The study to work on.")
 @click.option(
-    "--slots", type=POSITIVE, default=1, metavar="N", help="How many trials run at a time."
+    "--slots",
+    type=click.IntRange(1, MOST_SLOTS),
+    default=1,
+    metavar="N",
+    help="How many trials run at a time.",
 )
 @click.option("--max-trials", type=POSITIVE, metavar="N", help="Exit after N attempts.")
 @click.option("--wait", is_flag=True, help="Do not exit when the study is done.")

@@ -46,6 +46,12 @@ def read_url(text: str) -> URL:
         return url.set(drivername="postgresql+psycopg")
     if backend != "sqlite":
         raise UsageError(f"studydb keeps studies in PostgreSQL or SQLite, not in {backend!r}.")
+    if url.host:
+        path = f"{url.host}/{url.database}" if url.database else url.host
+        raise UsageError(
+            f"{mask_text(text)!r} lacks a slash. Write sqlite:///{path} for a file in this "
+            f"directory, or sqlite:////{path} for /{path}."
+        )
     if not url.database or ":memory:" in url.database or "mode=memory" in text:
         raise UsageError(
             "An SQLite database in memory is lost with its process, and workers cannot see it. "

@@ -76,8 +76,10 @@ class CommandLine:
                 f"The command {items!r} is one text; give a list, such as "
                 "['./train', '--lr', '{lr}']. studydb runs no shell."
             )
-        if not items or not all(isinstance(item, str) for item in items) or not items[0]:
+        if not all(isinstance(item, str) for item in items):
             raise InvalidSpec(f"The command {items!r} is not a list of texts; name a program.")
+        if not items or not items[0]:
+            raise InvalidSpec("The command names no program; begin it with one, as in ./train.")
         for item in items:
             if "\0" in item:
                 raise InvalidSpec(f"The command's item {item!r} contains a NUL byte.")

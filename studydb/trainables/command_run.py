@@ -458,11 +458,15 @@ class _Run:
             raise CommandFailed(f"The command {exit_text(code)}.", self._tail_text())
         if not self._trial.has_reported and self._trial.checkpoint is None:
             metric = self._trial.metric
+            cure = (
+                f'Print a line such as [studydb] {{"{metric}": 0.1}} after each step, or call '
+                f"`studydb report {metric}=0.1`."
+                if self._stored.pattern is None
+                else "No line of its output matches --report-regex. Compare the pattern with the "
+                "output: `studydb logs`."
+            )
             raise CommandFailed(
-                f"The command ended without reporting {metric!r}. Print a line such as "
-                f'[studydb] {{"{metric}": 0.1}} after each step, or call `studydb report '
-                f"{metric}=0.1`.",
-                self._tail_text(),
+                f"The command ended without reporting {metric!r}. {cure}", self._tail_text()
             )
 
 

@@ -11,6 +11,9 @@ from studydb.settings import DEFAULT_CACHE_BYTES
 
 GRACE_S = 30.0
 
+MOST_SLOTS = 1000
+"""A worker with several thousand slots waits for its own connections to the database."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:

@@ -111,6 +111,8 @@ URLS = [
     ("sqlite:///no/folder/studydb.db", 1, "here/no/folder of the database does not exist"),
     ("sqlite:////", 1, "is a folder"),
     ("postgresql://me:***@localhost:1/db", 2, "contains ***, which studydb prints instead of"),
+    ("sqlite://mine.db", 2, "lacks a slash. Write sqlite:///mine.db"),
+    ("sqlite://lab/mine.db", 2, "or sqlite:////lab/mine.db for /lab/mine.db."),
 ]
 
 

@@ -310,7 +310,7 @@ def test_logs_command_says_that_an_attempt_printed_nothing(console, database):
     running = console("logs", "digits", "0").err
     run.finish(0.5)
 
-    assert running.startswith("(attempt 1 of trial 0 is running; no output of it")
+    assert running == ("(attempt 1 of trial 0 is running; so far this host has no output of it)\n")
     ended = console("logs", "digits", "0", "-f").err
     assert ended == "(attempt 1 of trial 0 has printed nothing)\n"
 

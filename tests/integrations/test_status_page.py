@@ -16,6 +16,7 @@ from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason, Status
 from studydb.domain.space.search_space import Space, choice
 from studydb.domain.trainable import Trainable, TrainableKind
+from studydb.operations import control
 from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.control import set_status
 from studydb.operations.overview import read_overview
@@ -239,6 +240,31 @@ def test_status_advises_to_extend_only_a_study_that_has_num_trials(
 
     assert "FINISHED" in page.out
     assert ("studydb extend digits" in page.out) is advice
+
+
+def test_status_says_how_to_resume_paused_trials_also_if_the_study_is_finished(console, database):
+    study = arrange.new_study(database, name="digits", num_trials=2)
+    for number in range(2):
+        assert arrange.enqueued(database, study) == number
+        control.pause(database, study, [number], arrange.new_request())
+
+        page = console("status", "digits")
+
+        assert ("FINISHED" in page.out) is (number == 1)
+        assert page.lines[page.lines.index("Next:") + 1 :][:2] == [
+            "  studydb trials digits --state PAUSED",
+            "  studydb resume digits N",
+        ]
+
+
+def test_status_names_the_tags_that_a_worker_needs(console, database):
+    arrange.new_study(
+        database, name="digits", num_trials=1, trainable=trainable(), require=("a100", "b")
+    )
+
+    assert console("status", "digits").lines[-1] == (
+        "  studydb worker --study digits --tag a100 --tag b"
+    )
 
 
 def test_status_prints_the_count_of_trials_with_clones_and_num_trials(console, database):

@@ -85,7 +85,8 @@ def test_value_that_is_neither_a_number_nor_a_text_is_written_as_json():
     ("items", "words"),
     [
         ("./train --lr 1", "give a list"),
-        ([], "name a program"),
+        ([], "names no program"),
+        ([""], "names no program"),
         (["./train", 3], "not a list of texts"),
         (["./train", "{"], "single brace"),
         (["./train", '{"a": 1}x}'], "single brace"),

@@ -444,6 +444,16 @@ def test_lines_that_match_the_pattern_are_results(stage, script, create):
     assert stage.trial().last_value == 0.25
 
 
+def test_command_whose_output_never_matches_the_pattern_fails_with_advice_about_the_pattern(
+    stage, script, create
+):
+    create(script("echo loss 0.25"), regex=r"error=(?P<error>\S+)")
+
+    stage.run()
+
+    assert "No line of its output matches --report-regex." in failure(stage)
+
+
 def test_lines_on_stderr_that_match_the_pattern_are_results(stage, create, here):
     (here / "train.py").write_text(
         "import logging\n"
