@@ -145,21 +145,24 @@ def test_end_game_of_a_study_with_num_trials_waits_for_the_trials_below_the_firs
     assert executor.next_work() == WaitingTrial(RungKey(0, 1), *_best(executor))
 
 
-def test_trial_of_a_bracket_without_rungs_is_on_its_way_to_max_t_before_it_has_a_result():
-    scheduler = ASHA(9, 1, 3, 3, type="promotion", end_game=0.01)
+@pytest.mark.parametrize("end_game", [0.01, 0.9])
+def test_trial_of_a_bracket_without_rungs_is_on_its_way_to_max_t_before_it_has_a_result(end_game):
+    """So a paused trial is resumed only within the share of the end game."""
+    scheduler = ASHA(9, 1, 3, 3, type="promotion", end_game=end_game)
     executor = ContractExecutor(scheduler, num_trials=0, curve=curve)
     rungs = [len(scheduler.milestones(bracket)) for bracket in range(3)]
-    executor.trials = [MemoryTrial(0, 0), MemoryTrial(1, rungs.index(0), State.RUNNING)]
-    waiting, whole = executor.trials
-    waiting.state = State.RUNNING
+    waiting = MemoryTrial(0, 0, State.RUNNING)
+    whole = MemoryTrial(1, rungs.index(0), State.RUNNING)
+    executor.trials = [waiting, whole]
     executor.rng.choice = lambda options: options[0]  # no step is skipped
     executor.report(waiting)
     assert waiting.state is State.PAUSED
+    promoted = WaitingTrial(RungKey(0, 1), *_best(executor))
 
-    assert executor.next_work() is Idle.WAIT
+    assert executor.next_work() == (promoted if end_game > 0.5 else Idle.WAIT)
 
     executor._end(whole, Reason.FAILED)
-    assert executor.next_work() == WaitingTrial(RungKey(0, 1), *_best(executor))
+    assert executor.next_work() == promoted
 
 
 def test_free_workers_that_ask_together_resume_only_trials_that_fit_the_share_of_the_end_game():
