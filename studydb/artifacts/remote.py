@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -205,8 +204,7 @@ class RemoteStore:
         directories, entries = _decode(url, data)
         check_digest(url, tree.digest_of_files((one.name, one.digest) for one in entries), digest)
         _check_names(url, directories, entries)
-        target.mkdir()
-        try:
+        with tree.new_directory(target):
             for name in directories:
                 (target / name).mkdir(parents=True, exist_ok=True)
             self._move_files(
@@ -216,9 +214,6 @@ class RemoteStore:
                 range(len(entries)),
                 entries,
             )
-        except BaseException:
-            shutil.rmtree(target, ignore_errors=True)
-            raise
         return target
 
     def exists(self, url: str) -> bool:

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -214,9 +214,14 @@ def _copy_file(source: Path, target: Path, *, durable: bool) -> tuple[bytes, int
 
 
 def _copy_times(source: Path, target: Path) -> None:
-    """Copy the time of modification, because a program may restore its newest file."""
-    modified_ns = source.stat().st_mtime_ns
-    os.utime(target, ns=(modified_ns, modified_ns))
+    """
+    Copy the time of modification, because a program may restore its newest file.
+
+    Some mounts of other users' file systems let us write files, but not set their times.
+    """
+    with suppress(OSError):
+        modified_ns = source.stat().st_mtime_ns
+        os.utime(target, ns=(modified_ns, modified_ns))
 
 
 def chunks_of(source: Path) -> Iterator[bytes]:

@@ -63,8 +63,7 @@ def read_url(text: str) -> URL:
             f"{', '.join(sorted(url.query))!r}. Write sqlite:///studydb.db. To protect the file, "
             "change its rights: a database that may only be read is opened for reading."
         )
-    # A link gives the file a second name. The checkpoints are beside the file, not beside the link.
-    return url.set(drivername="sqlite", database=os.path.realpath(expanded(url.database)))
+    return url.set(drivername="sqlite", database=str(expanded(url.database).absolute()))
 
 
 def features_of(url: URL) -> Features:

@@ -241,7 +241,9 @@ def await_claims(txn: Txn, *, study_id: int) -> None:
     """
     On PostgreSQL, lock all PENDING trials that are ready, and so wait for claims in progress.
 
-    A claim skips locked trials, so no later claim starts a trial before this transaction has ended.
+    A claim skips locked trials, so until this transaction ends, no claim starts one of them. A
+    trial that becomes PENDING later is not locked.
+
     An earlier send of the same claim may hold such a lock, and a duplicate request must find the
     trial of the earlier send. The study's status does not matter: the study may have been paused
     after that claim began.

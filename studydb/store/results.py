@@ -82,7 +82,7 @@ _HIGHEST = Prepared(
         attempt.c.trial_id == sa.bindparam("trial"), attempt.c.attempt < sa.bindparam("no")
     )
 )
-"""By one look-up for each attempt, because an attempt may have a million results."""
+"""One look-up for each attempt, because an attempt may have a million results."""
 
 _live = sa.select(result.c.step, result.c.value).join(attempt, IS_LIVE).where(*_THIS)
 _counted = _live.with_only_columns(sa.func.count().label("n_results")).subquery("counted")

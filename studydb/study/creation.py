@@ -317,7 +317,7 @@ def _warn_of_differences(found: Record, asked: NewStudy) -> None:
         given = ", ".join(f"{each}=…" for each in changed)
         cures.append(f"study.set({given}) or `studydb set {name} {given.replace(', ', ' ')}`")
     if differing.keys() - {"num_trials", "checkpoints", *changed}:
-        cures.append("another name, for a study with other specs")
+        cures.append("create a study of another name for what cannot be changed")
     change = f" To change it: {'; '.join(cures)}." if cures else ""
     warn_user(
         f"Study {found.name!r} continues as it is: {', '.join(differing.values())}.{change}",

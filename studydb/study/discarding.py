@@ -79,7 +79,8 @@ def _discard(ask: Ask, database: Database, study: Study, number: int) -> None:
     )
     if left := write_patiently(database, delete):
         raise CheckpointError(
-            f"Trial {number} of {study.name!r} has ended, and no attempt restores its checkpoints. "
-            f"The bytes of {len(left)} of them are still stored (the first in {left[0].url!r}), "
-            "because the store fails. Repeat the command on a host that can write there."
+            f"Trial {number} of {study.name!r} has ended, and its checkpoints were removed, except "
+            f"pinned ones. The bytes of {len(left)} removed checkpoints are still stored (the "
+            f"first in {left[0].url!r}), because the store fails. Repeat the command on a host "
+            "that can write there."
         )

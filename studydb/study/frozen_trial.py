@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -16,6 +15,7 @@ from studydb.artifacts import INLINE, is_signed
 from studydb.artifacts.checkpoint_files import Restored, fetch
 from studydb.artifacts.checkpoint_records import Restore
 from studydb.artifacts.restore_cache import open_cache
+from studydb.artifacts.tree import new_directory
 from studydb.db import Database
 from studydb.domain import records
 from studydb.domain.checkpoint import CheckpointKind, KeptCheckpoint
@@ -274,9 +274,5 @@ _FIELDS = tuple(each.name for each in fields(records.TrialRow))
 
 
 def _write_new(directory: Path, data: bytes) -> None:
-    directory.mkdir()
-    try:
+    with new_directory(directory):
         (directory / DICT_FILE).write_bytes(data)
-    except OSError:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise

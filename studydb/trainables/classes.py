@@ -352,7 +352,7 @@ class _Loop:
             if isinstance(saved, Mapping) and (left := [*Path(directory).iterdir()]):
                 raise TrainableError(
                     "save_checkpoint() returned a dict, but also left "
-                    f"{shortened(left[0].name, 80)!r} in the directory, and only one of them is "
-                    "saved. Return None to save the directory, or write nothing to it."
+                    f"{shortened(left[0].name, 80)!r} in the directory, so nothing was saved. "
+                    "Return None to save the directory, or write nothing to it."
                 )
             send(GivenDirectory(Path(directory)) if saved is None else saved)

@@ -39,9 +39,9 @@ IMPORT_TIMEOUT_S = 120.0
 
 _TRIES = 3
 """
-The most times that one question is asked, for all reasons together. It is asked again, in a new
-process, if the process had to be replaced (see `child/staleness.py`). If no answer came, it is
-asked again only once.
+A question is asked at most this many times in total. It is asked again, in a new process, for two
+reasons: the process had to be replaced (see `child/staleness.py`), or no answer came. For the
+second reason, it is asked again only once.
 """
 
 _TICK_S = 0.25

@@ -104,8 +104,8 @@ class Slot(threading.Thread):
         except Exception:  # noqa: BLE001  a bug must not end a slot without a message
             interruption.give_up(traceback.format_exc())
         finally:
-            # This slot waits for no devices now, so other workers must not see its wait. Another
-            # slot of this worker that still waits shows its wait again at its next look.
+            # Other workers of the host see by locks that this worker waits for devices. All slots
+            # share these locks. If another slot still waits, it takes the locks at its next look.
             self._equipment.host.wait_for_cards(False)
             self._processes.close()
 

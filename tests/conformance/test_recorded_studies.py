@@ -1,4 +1,4 @@
-"""On recorded reports, schedulers asked by operations decide as Ray Tune and Syne Tune did."""
+"""Operations replay recorded reports; the schedulers decide as Ray Tune and Syne Tune did."""
 
 import json
 from itertools import count

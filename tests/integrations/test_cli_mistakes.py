@@ -143,7 +143,7 @@ def test_error_of_a_worker_for_a_wrong_url_hides_its_password(
 
 
 def test_error_for_a_file_that_cannot_be_created_is_one_line(bare_console, here):
-    (here / "studydb.db").symlink_to("studydb.db")  # even root cannot open this file
+    (here / "studydb.db").symlink_to("no/such/folder/studydb.db")  # even root cannot make this file
 
     for command in (CREATE, ("hello",), ("db", "upgrade")):
         ran = bare_console(*command, code=1)

@@ -21,7 +21,10 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
         ({"num_trials": 50}, "is 30, not 50. To change it: study.extend(num_trials=20)"),
         ({"scheduler": studydb.ASHA(max_t=9)}, "scheduler is FIFO(), not ASHA(max_t=9,"),
         ({"searcher": studydb.RandomSearch(seed=3)}, "not RandomSearch(seed=3)"),
-        ({"stop": {"loss": 3}}, "stop is none, not loss>=3. To change it: another name"),
+        (
+            {"stop": {"loss": 3}},
+            "stop is none, not loss>=3. To change it: create a study of another name",
+        ),
         ({"stop": {"loss": 1234567}}, "stop is none, not loss>=1234567. To change it"),
         ({"max_concurrent": 2}, "max_concurrent is None, not 2"),
         ({"max_failures": 2}, "max_failures is 0, not 2"),
@@ -30,7 +33,10 @@ CREATE = ("create", "digits", "--metric", "loss", "--mode", "min", "--param", "x
         ({"keep": "best=1"}, "To change it: study.set(keep=…) or `studydb set digits keep=…`."),
         ({"resources": {"cpus": 2}}, "study.set(resources=…) or `studydb set digits resources=…`."),
         ({"retry": studydb.Retry(on=[OSError])}, "retry is None, not Retry(on=[OSError])"),
-        ({"time_limit_s": "2h"}, "time_limit_s is None, not 7200.0. To change it: another name"),
+        (
+            {"time_limit_s": "2h"},
+            "time_limit_s is None, not 7200.0. To change it: create a study of another name",
+        ),
     ],
     ids=lambda value: str(value)[:30],
 )

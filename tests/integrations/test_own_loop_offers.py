@@ -96,7 +96,7 @@ def test_threads_of_a_loop_share_what_it_offers(study):
     assert max(most) <= 2
 
 
-def test_a_loop_whose_offer_no_trial_fits_warns_and_waits(study):
+def test_a_loop_warns_and_waits_if_no_trial_fits_its_offer(study):
     put(study, "gpus=4")
     study.set_resources("gpus=4")
     study.offer({"gpus": 1}, tags=["small"])

@@ -349,6 +349,10 @@ def test_values_of_an_integer_distribution_reach_both_bounds(domain):
     assert (domain.from_unit(0.0), domain.from_unit(LARGEST_RANDOM)) == (1, 1000)
 
 
+def test_lograndint_gives_the_exact_powers_of_its_bounds():
+    assert [lograndint(1, 255).from_unit(u) for u in (0.25, 0.375, 0.5)] == [4, 8, 16]
+
+
 def test_lograndint_gives_integers_that_no_double_can_hold():
     first = 2**60
     domain = lograndint(first, first + 100)

@@ -236,8 +236,9 @@ class LogRandInt(Integer):
 
     def from_unit(self, u: float) -> int:
         """Map u in [0, 1) to the floor of a log-uniform value from [lower, upper + 1)."""
-        # A double cannot hold each integer above 2**53.
-        drawn = math.floor(decimal_from_log_unit(u, self.lower, self.upper + 1))
+        # A double cannot hold each integer above 2**53. Below, its rounding gives 16, not 15.999….
+        from_unit = from_log_unit if self.upper < UNITS else decimal_from_log_unit
+        drawn = math.floor(from_unit(u, self.lower, self.upper + 1))
         return min(max(drawn, self.lower), self.upper)
 
     @property
