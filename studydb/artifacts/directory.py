@@ -146,8 +146,9 @@ class DirectoryStore:
         Return the path of an object to read.
 
         Raises:
-            OSError: The study's folder is missing, or a link leads out of the root. So nobody marks
-                the checkpoint as corrupt: a person may have moved the folder to another disk.
+            OSError: The study's folder is missing, or a link leads out of the root. A person may
+                have moved the folder to another disk, so the checkpoint must not be marked as
+                corrupt.
         """
         path = self._path_of(url)
         study_uuid = path.parts[-4]

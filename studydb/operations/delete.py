@@ -15,7 +15,8 @@ def stop_for_deletion(database: Database, study: Study) -> None:
     Stop a study, and mark that its deletion begins.
 
     From then on no trial of the study starts, and no new trial of another study begins from one of
-    its checkpoints, so the study's files can be removed.
+    its checkpoints, so the study's files can be removed. One gap is left (ARCHITECTURE.md): a trial
+    that becomes PENDING while this transaction runs can be claimed until the COMMIT.
 
     Raises:
         NotAllowed: Trials are RUNNING; the study has been stopped. Or unfinished trials of other

@@ -8,9 +8,8 @@ neither a sequence nor a clock.
 
 What a searcher sees of an ended trial changes only if the trial is invalidated, if its invalidation
 is undone, or if it is cloned; a person can change the config only of a trial that has not ended.
-Therefore the reader also reads which trials are invalidated, from an
-index that holds only these trials. It learns of a clone from the clone's row, which has a higher
-number.
+Therefore the reader also reads which trials are invalidated, from an index that holds only these
+trials. It learns of a clone from the clone's row, which has a higher number.
 """
 
 from collections.abc import Sequence

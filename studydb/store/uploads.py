@@ -170,7 +170,7 @@ def delete(txn: Txn, *, upload_id: int) -> None:
     """
     Delete the row of an abandoned upload.
 
-    The caller has deleted the bytes, except in two cases: a checkpoint's row names them, or
-    somebody has changed the URL in the upload's row, so that it names another object.
+    The caller has deleted the bytes, except in two cases: a checkpoint's row names them, or the URL
+    in the upload's row was changed, so that it names another object.
     """
     txn.run(_DELETE, upload=upload_id)

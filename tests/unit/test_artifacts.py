@@ -161,7 +161,7 @@ def test_link_to_a_directory_outside_the_store_is_refused(store, tmp_path, level
 
     with pytest.raises(CheckpointError, match="leads out of"):
         store.delete(stored.url)
-    # An OSError is a fault of this host: nobody marks the checkpoint as corrupt.
+    # An OSError is a fault of this host, so the checkpoint is not marked as corrupt.
     with pytest.raises(OSError, match="leads out of"):
         store.get_bytes(stored.url, digest=stored.digest)
     with pytest.raises(OSError, match="leads out of"):

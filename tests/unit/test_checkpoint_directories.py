@@ -10,18 +10,13 @@ from studydb.artifacts import DirectoryStore, Place
 from studydb.artifacts import tree as trees
 from studydb.artifacts.restore_cache import RestoreCache
 
-STUDY = str(uuid4())
 
-
-def place():
-    return Place(STUDY, str(uuid4()), 1, 3, str(uuid4()))
-
-
-@pytest.fixture
-def store(tmp_path):
-    directory = DirectoryStore(tmp_path / "store")
-    directory.add_study(STUDY)
-    return directory
+def stored_in(folder, source):
+    """Store a directory in a new store; return the store and what it has stored."""
+    store, study = DirectoryStore(folder), str(uuid4())
+    store.add_study(study)
+    place = Place(study, str(uuid4()), 1, 3, str(uuid4()))
+    return store, store.put_directory(place, source)
 
 
 @pytest.fixture
@@ -35,9 +30,9 @@ def source(tmp_path):
 
 @pytest.mark.parametrize("is_cached", [False, True])
 def test_copy_to_a_directory_that_another_process_is_filling_removes_nothing(
-    store, source, tmp_path, is_cached
+    source, tmp_path, is_cached
 ):
-    stored = store.put_directory(place(), source)
+    store, stored = stored_in(tmp_path / "store", source)
     target = tmp_path / "model"
     target.mkdir()
     (target / "of another process").touch()
@@ -57,8 +52,8 @@ def test_copy_to_a_directory_that_another_process_is_filling_removes_nothing(
     assert [path.name for path in target.iterdir()] == ["of another process"]
 
 
-def test_copy_that_ctrl_c_interrupts_leaves_no_target(store, source, tmp_path, monkeypatch):
-    stored = store.put_directory(place(), source)
+def test_copy_that_ctrl_c_interrupts_leaves_no_target(source, tmp_path, monkeypatch):
+    store, stored = stored_in(tmp_path / "store", source)
 
     def interrupt(*_, **__):
         assert (tmp_path / "copy").is_dir()
@@ -71,10 +66,10 @@ def test_copy_that_ctrl_c_interrupts_leaves_no_target(store, source, tmp_path, m
     assert not (tmp_path / "copy").exists()
 
 
-def test_files_of_a_directory_keep_their_times_of_modification(store, source, tmp_path):
+def test_files_of_a_directory_keep_their_times_of_modification(source, tmp_path):
     os.utime(source / "weights.bin", ns=(1, 1_000_000_001))
     trees.take_copy(source, tmp_path / "taken")
-    stored = store.put_directory(place(), tmp_path / "taken")
+    store, stored = stored_in(tmp_path / "store", tmp_path / "taken")
 
     again = store.get_directory(stored.url, digest=stored.digest, target=tmp_path / "copy")
 
