@@ -65,7 +65,8 @@ def find_best(
 def _read_wanted(own: Objective, metric: str | None, mode: str | None) -> Objective:
     if mode is None and metric not in (None, own.metric):
         raise InvalidSpec(
-            f"mode is missing: say whether the best {metric!r} is its 'min' or its 'max'."
+            f"mode is missing: say whether the best {metric!r} is its 'min' or its 'max'. Only the "
+            f"mode of the study's own metric, {own.metric!r}, is known."
         )
     return Objective.read(metric or own.metric, mode or own.mode)
 

@@ -182,7 +182,7 @@ def _print_rich(
     widths = _widened(widths, longest, console.width)
     for index in kept:
         table.add_column(
-            Text(visible(columns[index]).replace("_", " ")),  # so that rich can break the name
+            Text(_heading(visible(columns[index]), widths[columns[index]])),
             justify="right" if align_right[index] else "left",
             overflow="fold",
             width=widths[columns[index]],
@@ -192,6 +192,17 @@ def _print_rich(
     console.print(table)
     if left_out:
         click.echo(f"(without {', '.join(map(visible, left_out))}: the terminal is narrow)")
+
+
+def _heading(name: str, width: int) -> str:
+    """Break a name into lines of at most `width`; a line's end stands for an underscore."""
+    lines: list[str] = []
+    for part in name.split("_"):
+        if lines and _width(f"{lines[-1]}_{part}") <= width:
+            lines[-1] += f"_{part}"
+        else:
+            lines.append(part)
+    return "\n".join(lines)
 
 
 def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) -> list[str]:

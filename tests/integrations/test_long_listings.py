@@ -96,6 +96,16 @@ def test_columns_for_which_the_terminal_is_too_narrow_are_named(console, study, 
     assert ran.out.count("words") + left_out.count("column") == len(names)
 
 
+def test_table_on_a_terminal_names_columns_as_the_query_does(console, study, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+
+    ran = console("query", "SELECT 1 AS best_value, 2 AS _x, 'long' AS " + "_".join(["part"] * 9))
+
+    lines = [line.split() for line in re.sub(r"\x1b\[\d*m", "", ran.out).splitlines()]
+    assert lines[1:4] == [["_".join(["part"] * 4)]] * 2 + [["best_value", "_x", "part"]]
+
+
 @pytest.mark.each_database
 def test_listings_do_not_hold_a_transaction_while_rows_are_decoded(database, study):
     """PostgreSQL could end a session that is idle in a transaction."""

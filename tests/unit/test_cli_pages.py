@@ -182,4 +182,4 @@ def test_long_cells_are_not_broken_on_a_wide_terminal(monkeypatch, capsys):
 
     out = capsys.readouterr().out
     assert name in out
-    assert "last step" in out
+    assert "last_step" in out
