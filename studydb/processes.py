@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -270,9 +270,13 @@ def adopt_orphans() -> None:
         _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
-def limit_memory(size_bytes: int, cgroup: str | None) -> None:
+def limit_memory(size_bytes: int, cgroup: str | None) -> Callable[[], None]:
     """
     Limit the memory of this process and of its later children.
+
+    Returns:
+        A function that lifts the limit of this process again, except that of a cgroup. It needs
+        hardly any memory, so it can be called after a MemoryError.
 
     Args:
         cgroup: The folder of a cgroup with this limit, for all of these processes together; None
@@ -283,10 +287,15 @@ def limit_memory(size_bytes: int, cgroup: str | None) -> None:
     """
     if cgroup is not None:
         (Path(cgroup) / "cgroup.procs").write_text("0", encoding="ascii")
-        return
+        return _do_nothing
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    return functools.partial(resource.setrlimit, resource.RLIMIT_DATA, (hard, hard))
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def name_process(name: str) -> None:

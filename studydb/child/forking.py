@@ -243,7 +243,6 @@ class ForkingServer:
             signal.set_wakeup_fd(-1)
             for other in _SIGNALS:
                 signal.signal(other, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             job, stdout, stderr, *kept = descriptors
             os.dup2(stdout, 1)

@@ -6,7 +6,7 @@ child → worker                                       worker → child
 began    the user's function starts now              answer   to any message that has an id
 report   a result, a checkpoint's outcome, or both   stop     a verdict, or its withdrawal
 flush    asks to store all earlier reports           lost     the lease is lost
-upload   asks to record that an upload begins
+upload   asks to record that an upload begins        preempt  the worker is stopping
 end      how the code ended (the last message)       next     run another attempt, on a new channel
 ```
 The child waits for the answer to a message with an id. The worker answers a report once its result
@@ -108,6 +108,8 @@ class Ended(Struct, frozen=True, tag="end"):
     """Whether the process waits for another attempt."""
     not_kept: str | None = None
     """Why the process of a class with `reset_config` does not wait for another attempt."""
+    handles_sigterm: bool = False
+    """Whether the user's code handles SIGTERM itself, and may have ended because of it."""
 
 
 class Answered(Struct, frozen=True, tag="answer"):
@@ -135,12 +137,16 @@ class LostNotice(Struct, frozen=True, tag="lost"):
     """The attempt no longer holds its trial; the next report must raise LeaseLost."""
 
 
+class PreemptNotice(Struct, frozen=True, tag="preempt"):
+    """The worker is stopping; the next report must raise TrialStopped."""
+
+
 class NextAttempt(Struct, frozen=True, tag="next"):
     """The process runs another attempt: with this message come its channel, stdout and stderr."""
 
 
 FromChild = Reported | FlushAsked | UploadAsked | Ended | Began
-FromSupervisor = Answered | StopNotice | LostNotice | NextAttempt
+FromSupervisor = Answered | StopNotice | LostNotice | PreemptNotice | NextAttempt
 
 _encode = msgpack.Encoder().encode
 _from_child: msgpack.Decoder[FromChild] = msgpack.Decoder(FromChild)

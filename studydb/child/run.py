@@ -141,6 +141,7 @@ class _TrialProcess:
         self._state: ProcessState | None = None
         self._is_measured = False
         self._not_kept: str | None = None
+        self._lift_memory_limit: Callable[[], None] | None = None
         # If a forked process kept the socket open, the worker would not see this process end.
         os.register_at_fork(after_in_child=self._disown)
 
@@ -176,7 +177,8 @@ class _TrialProcess:
         # The failure of a command holds the last lines of the output, which the log has already.
         is_command = job.to_import.trainable.kind == TrainableKind.COMMAND
         if ended.failure is not None and not (is_command and ended.end is End.FAILED):
-            sys.stderr.write(ended.failure.traceback)
+            with suppress(Exception):  # the user's code may have replaced or closed the stream
+                sys.stderr.write(ended.failure.traceback)
         (settle_streams if ended.kept else flush_streams)()
         self._channel.send(write(ended))
         if ended.kept:
@@ -228,7 +230,7 @@ class _TrialProcess:
             return Ended(End.NOT_REUSED)
         try:
             if job.memory_bytes is not None:
-                limit_memory(job.memory_bytes, job.cgroup)
+                self._lift_memory_limit = limit_memory(job.memory_bytes, job.cgroup)
             if self._function is None or self._has_object:
                 prepare(job.to_import)
             trial = RunningTrial(job, self._channel, _restored(job))
@@ -251,14 +253,20 @@ class _TrialProcess:
         seed(job.seed, after_step=job.start_step)
         with suppress(OSError):  # the next report notices that the worker is gone
             self._channel.send(write(Began(time.monotonic(), starts_warm_with_devices(function))))
-        ended = _call(self._run or function, trial)
+        ended = _call(self._run or function, trial, self._lift_memory_limit)
+        _stop_timers()
+        handles_sigterm = trial.raised_for is None and self._signals.are_replaced
         trial.settle()
         trial.close()
         if self._has_object and self._state is not None:
             self._state.restore()
         unread = bool(job.config) and not trial.config_was_read and ignores_config(function)
         return structs.replace(
-            ended, config_unread=unread, kept=self._has_object, not_kept=self._not_kept
+            ended,
+            config_unread=unread,
+            kept=self._has_object,
+            not_kept=self._not_kept,
+            handles_sigterm=handles_sigterm,
         )
 
     def _import(self, job: Job, trial: RunningTrial) -> Callable[..., Any]:
@@ -291,7 +299,9 @@ class _TrialProcess:
         return self._not_kept is None
 
 
-def _call(function: Callable[..., Any], trial: RunningTrial) -> Ended:
+def _call(
+    function: Callable[..., Any], trial: RunningTrial, lift_memory_limit: Callable[[], None] | None
+) -> Ended:
     try:
         with current(trial):
             trial.finish(call(function, trial.given_config, trial))
@@ -311,8 +321,16 @@ def _call(function: Callable[..., Any], trial: RunningTrial) -> Ended:
     except GivenBack as error:
         return Ended(End.GIVEN_BACK, Failure("GivenBack", str(error), ""), later=error.later)
     except BaseException as error:  # noqa: BLE001  sys.exit() is a failure of the trial, too
+        if lift_memory_limit is not None:  # the traceback still holds what the trial had allocated
+            lift_memory_limit()
         return _ended_by(error, trial)
     return Ended(trial.raised_for or End.COMPLETED)
+
+
+def _stop_timers() -> None:
+    """Stop alarms that the user's code has set: a handler could raise outside of that code."""
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        signal.setitimer(timer, 0)
 
 
 def reason_for_fresh_starts(function: Callable[..., Any]) -> str | None:

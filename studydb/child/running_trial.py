@@ -245,7 +245,7 @@ class RunningTrial:
         with self._locked():
             self._supervisor.listen()
             verdict = self._supervisor.verdict
-            if verdict is None or verdict.action is not Action.PAUSE or self._preempted:
+            if verdict is None or verdict.action is not Action.PAUSE or self.is_preempted:
                 self._raise_if_ended()
 
     def why_ended(self) -> str:
@@ -267,8 +267,8 @@ class RunningTrial:
 
     @property
     def is_preempted(self) -> bool:
-        """Whether this process has received a stop signal for the trial."""
-        return self._preempted
+        """Whether the trial's process has received a stop signal, or its worker is stopping."""
+        return self._preempted or self._supervisor.stopping
 
     if not TYPE_CHECKING:  # with __getattr__, type checkers would accept any name
 
@@ -368,7 +368,7 @@ class RunningTrial:
         if (verdict := self._supervisor.verdict) is not None:
             self.raised_for = End.STOPPED
             raise TrialStopped(f"Trial {self.number} ends: {verdict.reason} ({verdict.by}).")
-        if self._preempted:
+        if self.is_preempted:
             self.raised_for = End.PREEMPTED
             raise TrialStopped(f"Trial {self.number} is preempted; a worker will resume it.")
 

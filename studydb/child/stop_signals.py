@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from studydb.child.running_trial import RunningTrial
 from studydb.processes import SIGNAL_SPREAD_S, STOP_SIGNALS
 
+MOST_SIGNALS = 2
+"""How many stop signals a trial may get before it is killed."""
+
 
 class ProcessStopped(BaseException):
     """A stop signal ends this process, which runs no trial now."""
@@ -19,7 +22,8 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._trial: RunningTrial | None = None
-        self._first_s: float | None = None
+        self._n_signals = 0
+        self._counted_s = 0.0
         self._is_ending = False
         self._is_deferring = False
 
@@ -27,7 +31,9 @@ class StopSignals:
         """
         Preempt this trial at the first stop signal.
 
-        A further signal more than `SIGNAL_SPREAD_S` later kills the process.
+        The second signal has no effect, because a service manager may signal all processes, and
+        the worker, too, signals the trial. A third signal kills the process. Signals within
+        `SIGNAL_SPREAD_S` count as one.
 
         Raises:
             ProcessStopped: A stop signal came before the trial, and code of a library has caught
@@ -35,9 +41,14 @@ class StopSignals:
         """
         if self._is_ending:
             raise ProcessStopped
-        self._trial, self._first_s = trial, None
+        self._trial, self._n_signals = trial, 0
         for number in STOP_SIGNALS:
             signal.signal(number, self._handle)
+
+    @property
+    def are_replaced(self) -> bool:
+        """Whether the user's code has replaced the handler of SIGTERM."""
+        return signal.getsignal(signal.SIGTERM) != self._handle
 
     def end(self) -> None:
         """
@@ -47,7 +58,7 @@ class StopSignals:
             ProcessStopped: A stop signal has come during the trial.
         """
         self._trial = None
-        if self._first_s is not None:
+        if self._n_signals:
             raise ProcessStopped
 
     @contextmanager
@@ -79,8 +90,10 @@ class StopSignals:
                 return
             raise ProcessStopped
         now_s = time.monotonic()
-        self._first_s = now_s if self._first_s is None else self._first_s
-        if now_s - self._first_s > SIGNAL_SPREAD_S:
+        if not self._n_signals or now_s - self._counted_s > SIGNAL_SPREAD_S:
+            self._n_signals += 1
+            self._counted_s = now_s
+        if self._n_signals > MOST_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self._trial.preempt()

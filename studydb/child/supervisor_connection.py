@@ -6,6 +6,7 @@ from studydb.child.messages import (
     FlushAsked,
     FromSupervisor,
     LostNotice,
+    PreemptNotice,
     Reported,
     StopNotice,
     UploadAsked,
@@ -25,12 +26,13 @@ class SupervisorConnection:
     Attributes:
         verdict: The verdict on this attempt; None while the attempt may continue.
         lost: Whether the attempt no longer holds its trial.
+        stopping: Whether the worker is stopping.
         next_decision_step: The step from which reports wait for an answer; see `Job`.
     """
 
     def __init__(self, channel: Channel, *, next_decision_step: int | None) -> None:
         self.verdict: Verdict | None = None
-        self.lost = False
+        self.lost = self.stopping = False
         self.next_decision_step = next_decision_step
         self._channel = channel
         self._asked = 0
@@ -81,6 +83,8 @@ class SupervisorConnection:
                 self.verdict = verdict
             case LostNotice():
                 self.lost = True
+            case PreemptNotice():
+                self.stopping = True
 
 
 _WORKER_ENDED = "The worker that ran this trial is gone, so this process exits."

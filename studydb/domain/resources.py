@@ -4,6 +4,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import ROUND_DOWN, Decimal
 from math import inf, isfinite
 from typing import Any
 
@@ -25,6 +26,8 @@ MOST_AMOUNT = 1e9
 
 DECIMALS = 6
 """Amounts are rounded to this many decimals, so that sums of them are exact: 0.1 + 0.2 is 0.3."""
+
+_LEAST_AMOUNT = Decimal(1).scaleb(-DECIMALS)
 
 NOTHING = "nothing"
 """The text of a request for nothing."""
@@ -184,14 +187,16 @@ def _checked_name(name: str, each: Any) -> str:
 
 def _amount(name: str, each: str, value: Any) -> float:
     try:
-        amount = inf if isinstance(value, bool) else round(float(value), DECIMALS)
+        amount = inf if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         amount = inf
     if not 0 <= amount <= MOST_AMOUNT:  # also refuses NaN
         raise InvalidSpec(
             f"{name} gives {each} as {value!r}; it must be a number from 0 to {MOST_AMOUNT:g}."
         )
-    return amount + 0.0  # never -0.0, whose text would differ from that of 0.0
+    # Round down, so that six trials with 1/6 GPU each fit on one GPU.
+    rounded = float(Decimal(repr(amount)).quantize(_LEAST_AMOUNT, ROUND_DOWN))
+    return rounded + 0.0  # never -0.0, whose text would differ from that of 0.0
 
 
 class Capacity(Struct, frozen=True):

@@ -166,10 +166,11 @@ class _Run:
         self._process = self._start()
         try:
             self._watch()
-            while not self._has_exited():
+            while (exited := self._exited()) is None:
                 self._serve(TICK_S)
             self._kill_group(signal.SIGKILL)
-            self._read_the_rest()
+            has_succeeded = exited.si_code == os.CLD_EXITED and exited.si_status == 0
+            self._read_the_rest(has_succeeded=has_succeeded)
         finally:
             self._kill_group(signal.SIGKILL)
             self._close()
@@ -252,22 +253,32 @@ class _Run:
             except (TrialStopped, LeaseLost) as ended:
                 self._end(ended)
 
-    def _has_exited(self) -> bool:
-        """Tell whether the command has ended; do not reap it, so that its group can be killed."""
-        wanted = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self._process.pid, wanted) is not None
+    def _exited(self) -> os.waitid_result | None:
+        """
+        Return how the command has ended; None while it runs.
 
-    def _read_the_rest(self) -> None:
-        """Read what the command has left: output, reports, and connections that wait."""
+        The command is not reaped, so that its group can be killed.
+        """
+        wanted = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, wanted)
+
+    def _read_the_rest(self, *, has_succeeded: bool) -> None:
+        """
+        Read what the command has left: output, reports, and connections that wait.
+
+        A last line without a newline is read only if the command has succeeded. A command that was
+        killed may have written a part of the line: of `loss=940`, `loss=9`.
+        """
         for _ in range(_LAST_PIECES):  # a process outside the group may write without end
             ready = self._selector.select(0)
             if not ready:
                 break
             for key, _events in ready:
                 key.data(key.fileobj)
-        self._read_lines(None, is_stdout=True)
-        self._read_lines(None, is_stdout=False)
-        self._read_report_file(last=True)
+        if has_succeeded:
+            self._read_lines(None, is_stdout=True)
+            self._read_lines(None, is_stdout=False)
+        self._read_report_file(last=has_succeeded)
 
     def _read_output(self, pipe: Any) -> None:
         try:

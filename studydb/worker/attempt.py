@@ -20,6 +20,7 @@ from studydb.child.messages import (
     FlushAsked,
     FromSupervisor,
     LostNotice,
+    PreemptNotice,
     Reported,
     StopNotice,
     UploadAsked,
@@ -352,7 +353,7 @@ class Attempt:
         if held.verdict is not None and held.verdict.action is not Action.PAUSE:
             return StopNotice(held.verdict)
         if self._equipment.interruption.is_stopping:
-            return signal.SIGTERM
+            return PreemptNotice()
         return StopNotice(held.verdict) if held.verdict is not None else None
 
     def _notify(self, child: ChildProcess, notice: Notice) -> None:
@@ -366,10 +367,9 @@ class Attempt:
             options, left_s = self._equipment.options, self._equipment.grace_left_s
             least_s = min(options.grace_s, LEAST_GRACE_S)  # time for the child to read the notice
             self._progress.deadline_s = time.monotonic() + max(left_s, least_s)
-        if isinstance(notice, signal.Signals):
-            child.terminate()
-        else:
-            self._send(child.channel, notice or StopNotice(None))
+        self._send(child.channel, notice or StopNotice(None))
+        if isinstance(notice, PreemptNotice):
+            child.terminate()  # for code that handles SIGTERM itself, and for a slow import
 
     def _flush_in_background(self) -> None:
         progress, began_s = self._progress, time.monotonic()
@@ -502,11 +502,15 @@ class Attempt:
         return Outcome(Reason.LOST, Failure(DIED, how))
 
     def _of_end(self, ended: Ended) -> Outcome:  # noqa: PLR0911  one line per end
+        is_stopping = self._equipment.interruption.is_stopping
         match ended.end:
+            case End.COMPLETED if ended.handles_sigterm and is_stopping:
+                return Outcome(Reason.PREEMPTED)  # the user's handler may have ended the training
             case End.COMPLETED:
                 return Outcome(Reason.COMPLETED)
-            case End.FAILED if self._equipment.interruption.signal is not None:
-                # The stop signal may have killed a process that the trial needs.
+            case End.FAILED if is_stopping:
+                # The user's handler may have raised, or the stop signal may have killed a process
+                # that the trial needs.
                 return Outcome(Reason.PREEMPTED, ended.failure)
             case End.FAILED:
                 return Outcome(Reason.FAILED, self._holdings.explain(ended.failure))

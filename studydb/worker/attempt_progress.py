@@ -1,11 +1,10 @@
 """The state of an attempt's process while it runs, and how the attempt ended."""
 
-import signal
 from dataclasses import dataclass
 
 from msgspec import Struct
 
-from studydb.child.messages import Ended, LostNotice, StopNotice
+from studydb.child.messages import Ended, LostNotice, PreemptNotice, StopNotice
 from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason
 
@@ -21,8 +20,8 @@ class Outcome(Struct, frozen=True):
     """Whether the child did not run the trial; `Attempt.run` then starts another child."""
 
 
-Notice = LostNotice | StopNotice | signal.Signals | None
-"""What a child is told: a message, SIGTERM if the worker is stopping, or None to continue."""
+Notice = LostNotice | StopNotice | PreemptNotice | None
+"""What a child is told; None to continue."""
 
 
 @dataclass

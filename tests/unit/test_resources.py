@@ -37,6 +37,7 @@ AMOUNTS = st.dictionaries(
         ("licence=2,gpus=0.50", "gpus=0.5, licence=2"),
         ({"memory_gb": 8.0, "cpus": 1}, "cpus=1, memory_gb=8"),
         ({"cpus": 1 / 3}, "cpus=0.333333"),
+        ({"cpus": 0.29, "gpus": 1 / 6}, "cpus=0.29, gpus=0.166666"),
     ],
 )
 def test_every_spelling_of_a_request_gives_the_same_text(value, text):

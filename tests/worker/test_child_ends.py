@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,15 @@ from fleet.workers import eventually
 from harness.child_messages import STOP, expect_failure, steps_of
 
 import studydb
-from studydb.child.messages import End, Ended, StopNotice, write
+from studydb.child import stop_signals
+from studydb.child.job import Job, TrainableImport
+from studydb.child.messages import End, Ended, PreemptNotice, StopNotice, write
+from studydb.child.running_trial import RunningTrial
+from studydb.domain.life.states import Mode
+from studydb.domain.objective import Objective
 from studydb.domain.trainable import Trainable, TrainableKind
+from studydb.processes import children_of, start_of
+from studydb.worker.fork_server_client import ForkServer
 
 
 def imported(name, folder):
@@ -72,6 +79,38 @@ def test_exception_whose_str_raises_is_reported(run):
         raise Nasty
 
     expect_failure(run(train), "Nasty", "its message raised TypeError")
+
+
+@pytest.mark.parametrize(
+    "break_stderr",
+    [
+        lambda: (sys.stderr.close(), sys.stdout.close()),
+        lambda: setattr(sys, "stderr", None),
+        lambda: os.close(2),
+    ],
+    ids=["closed", "missing", "closed descriptor"],
+)
+def test_exception_is_reported_even_if_it_cannot_be_printed(run, break_stderr):
+    def train(config):
+        break_stderr()
+        raise ValueError("the real reason")
+
+    expect_failure(run(train), "ValueError", "the real reason")
+
+
+def test_alarm_that_is_left_over_does_not_interrupt_the_end_of_the_trial(start):
+    def out_of_time(number, frame):
+        raise TimeoutError
+
+    def train(config, trial):
+        signal.signal(signal.SIGALRM, out_of_time)
+        RunningTrial.settle = lambda self: time.sleep(0.4)  # as an upload takes time
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        return 1.0
+
+    attempt = start(train)
+
+    assert attempt.finish()[-1] == Ended(End.COMPLETED)
 
 
 @pytest.mark.parametrize("status", [0, 3, "text", None])
@@ -224,6 +263,38 @@ def test_error_after_a_stop_signal_ends_the_attempt_as_preempted(start):
     assert ended.failure.message == "the same signal has killed a data loader"
 
 
+def test_notice_that_the_worker_is_stopping_ends_the_trial_at_its_next_report(start):
+    def train(config, trial):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while not Path("sent").exists():
+            time.sleep(0.001)
+        trial.report({"loss": 1.0})
+
+    attempt = start(train)
+    attempt.child.channel.send(write(PreemptNotice()))
+    (attempt.workdir / "sent").touch()
+
+    assert attempt.finish()[-1] == Ended(End.PREEMPTED)
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_second_stop_signal_has_no_effect_and_the_third_ends_the_process(start, number):
+    def train(config, trial):
+        stop_signals.SIGNAL_SPREAD_S = 0.05
+        trial.report({"loss": 1.0})
+        for sent in (1, 2):
+            os.kill(os.getpid(), number)
+            time.sleep(0.1)
+            print("survived", sent)
+        os.kill(os.getpid(), number)
+
+    attempt = start(train)
+    attempt.finish()
+
+    assert attempt.child.exit.signal == number
+    assert "survived 2" in attempt.printed
+
+
 def test_report_that_says_done_after_a_stop_signal_completes_the_trial(start):
     def train(config, trial):
         trial.report({"loss": 1.0})
@@ -243,22 +314,25 @@ def test_report_that_says_done_after_a_stop_signal_completes_the_trial(start):
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
-def test_stop_signal_that_is_sent_repeatedly_ends_the_process(start, number):
-    def train(config, trial):
-        trial.report({"loss": 1.0})
-        print("ready")
-        time.sleep(60)
+def test_stop_signal_before_the_trial_begins_kills_the_child(pump, tmp_path, number):
+    def interrupt():
+        eventually(lambda: children_of(server.pid))
+        os.kill(*children_of(server.pid), number)
+        eventually(lambda: not any(map(start_of, children_of(server.pid))))
+        return job
 
-    attempt = start(train)
-    attempt.receive()
-    eventually(lambda: "ready" in attempt.printed)
+    folder = str(tmp_path)
+    to_import = TrainableImport("s", imported("mine:train", folder), True, (folder,))
+    job = Job(to_import, "t", 0, 1, {}, 0, Objective("loss", Mode.MIN), folder, "inline:")
+    output = pump.open(tmp_path)
+    with closing(ForkServer()) as server:
+        server.start()
+        child = server.spawn(interrupt, stdout=output.stdout, stderr=output.stderr)
 
-    def send_signal():
-        with suppress(ProcessLookupError):
-            os.kill(attempt.child.process.pid, number)
-        return attempt.child.exit
-
-    assert eventually(send_signal).signal == number
+        assert child.wait().signal == number
+        child.channel.close()
+    output.finish()
+    assert output.tail() == b""
 
 
 @pytest.mark.parametrize("named", [{}, {"training_iteration": 1}, {"training_iteration": 2}])

@@ -435,6 +435,19 @@ def test_last_line_of_the_report_file_needs_no_newline(stage, script, create):
     assert stage.trial().last_value == 3
 
 
+@pytest.mark.parametrize("line", ["error=9", '[studydb] {"er'])
+def test_unfinished_last_line_of_a_killed_command_is_no_report(stage, script, create, line):
+    body = (
+        '[ "$STUDYDB_ATTEMPT" = 2 ] && { echo error=940; exit 0; }\n'
+        f"echo error=950; printf '{line}' | tee out-0; kill -9 $$"
+    )
+    create(script(body), regex=r"error=(?P<error>\d+)", file="out-{trial}")
+
+    assert stage.run() == 0
+    assert [row.reason for row in stage.attempts()] == ["LOST", "COMPLETED"]
+    assert stage.trial().best_value == 940
+
+
 def test_lines_that_match_the_pattern_are_results(stage, script, create):
     pattern = r"epoch (?P<step>\d+) error=(?P<error>\S+)"
     create(script("echo start; echo 'epoch 9 error=0.25'"), regex=pattern)

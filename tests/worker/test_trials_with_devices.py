@@ -456,6 +456,19 @@ def test_trial_fails_if_it_allocates_more_memory_than_its_limit(run):
     assert "each of its processes may use 0.6 GB, as its memory_gb says" in told.message
 
 
+def test_trial_fails_if_many_small_objects_fill_its_memory(run):
+    def train(config):
+        studydb.report({"loss": 1.0})
+        chain = {}
+        while True:
+            chain = {"next": chain}
+
+    failure = run(train, memory_bytes=300_000_000)[-1].failure
+
+    assert failure.type == "MemoryError"
+    assert "in train" in failure.traceback
+
+
 def test_trial_enters_the_cgroup_of_its_limit(run, tmp_path):
     (tmp_path / "cgroup.procs").touch()
 

@@ -9,8 +9,10 @@ import time
 
 import pytest
 from fleet.workers import eventually
+from harness.arrange import new_request, rows
 
 from studydb.domain.life.decisions import Action
+from studydb.operations.drain import drain, find_worker
 from studydb.processes import SIGNAL_SPREAD_S, pid_namespace
 from studydb.settings import PARENT
 
@@ -88,6 +90,40 @@ def test_no_failure_is_counted_if_the_signal_to_the_worker_ends_a_process_that_t
     assert worker.exit_code() == 128 + signal.SIGTERM
     sqlite_stage.expect_released()
     assert [one.reason for one in sqlite_stage.attempts()] == ["PREEMPTED"]
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+@pytest.mark.parametrize("at_sigterm", ["return", "exit", "report"])
+def test_trial_that_handles_sigterm_itself_is_released_when_its_worker_stops(
+    sqlite_stage, at_sigterm, is_drained
+):
+    sqlite_stage.create("obedient:handles_sigterm", space={"at_sigterm": at_sigterm})
+    worker = sqlite_stage.start(grace=20)
+    sqlite_stage.await_result()
+
+    if is_drained:
+        database = sqlite_stage.study.database
+        ((uuid,),) = rows(database, "SELECT worker FROM v_worker")
+        drain(database, find_worker(database, uuid), new_request())
+    else:
+        worker.send(signal.SIGTERM)
+
+    assert worker.exit_code() == (0 if is_drained else 143)
+    released = sqlite_stage.expect_released()
+    assert bool(released.checkpoint_step) == (at_sigterm == "report")
+    assert [one.reason for one in sqlite_stage.attempts()] == ["PREEMPTED"]
+
+
+def test_completed_trial_that_handles_sigterm_itself_stays_completed(sqlite_stage):
+    sqlite_stage.create("obedient:handles_sigterm", space={"at_sigterm": "return"})
+    worker = sqlite_stage.start()
+    sqlite_stage.await_result()
+
+    for process in worker.children():
+        process.send_signal(signal.SIGTERM)
+
+    assert worker.exit_code() == 0
+    assert [one.reason for one in sqlite_stage.attempts()] == ["COMPLETED"]
 
 
 def text_of(path):

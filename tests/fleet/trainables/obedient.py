@@ -61,6 +61,20 @@ def ignores_sigterm(config, trial):
     _sleep_with_handler(signal.SIG_IGN, config, trial)
 
 
+def handles_sigterm(config, trial):
+    """Report once, and do what `at_sigterm` says at SIGTERM: return, exit, or report further."""
+    signals, then = [], config["at_sigterm"]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0) if then == "exit" else signals.append(1))
+    try:
+        trial.report({"loss": 1.0})
+        while not signals or then == "report":
+            time.sleep(0.02)
+            if then == "report":
+                trial.report({"loss": 1.0})
+    except TrialStopped:
+        trial.save({"weights": 1})
+
+
 def needs_a_helper(config, trial):
     """Ignore SIGTERM, start a process whose id is in the file `helper`, and fail when it ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
