@@ -103,7 +103,17 @@ class Locations(Struct, frozen=True):
 
 
 def _files_folder(database_file: Path) -> Path:
-    return database_file.with_name(f"{database_file.name}.files")
+    """
+    Return the folder beside an SQLite file.
+
+    If the path is a link to the file, the folder beside the link counts only if an earlier version
+    of studydb has made it. Otherwise all paths to a file have the same folder.
+    """
+    folder = database_file.with_name(f"{database_file.name}.files")
+    if not database_file.is_symlink() or folder.exists():
+        return folder
+    file = Path(os.path.realpath(database_file))
+    return file.with_name(f"{file.name}.files")
 
 
 def _state_folder() -> Path:

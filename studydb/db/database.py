@@ -100,9 +100,9 @@ class Database:
         try:
             check_encoding(connection.info.parameter_status("server_encoding"), self.secret_url)
             connection.autocommit = True  # we send BEGIN and COMMIT ourselves, through the pipeline
-            setting = sessions.set_for_session(connection.info.server_version)
-            if setting is not None and not self.pooler:
-                connection.execute(setting)
+            if not self.pooler:
+                version = connection.info.server_version
+                connection.execute(sessions.set_for_session(version, self.secret_url))
         except BaseException:
             connection.close()
             raise

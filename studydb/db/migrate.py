@@ -4,8 +4,8 @@ Make and change the schema by Alembic's migrations.
 The migrations are in the installed package, or in the checkout's folder `alembic`. Several
 processes may call `upgrade` at the same time; one of them migrates. Each process reads the version
 without a lock. If the version is old, the process takes a lock, reads the version again, and
-upgrades if the version is still old. On SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is a
-session-level advisory lock; a process that has waited 20 s for the lock goes on without it (see
+upgrades if the version is still old. On SQLite the lock is BEGIN IMMEDIATE. On PostgreSQL it is an
+advisory lock; a process that has waited 20 s for the lock goes on without it (see
 `_lock_database`).
 """
 
@@ -84,7 +84,8 @@ def upgrade(storage: str) -> str:
 def _refuse_foreign_tables(database: Database) -> None:
     """Refuse a database where another program, such as Optuna, uses names of studydb's schema."""
     sql = (
-        "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+        "SELECT relname FROM pg_class AS each JOIN pg_namespace AS schema"
+        " ON each.relnamespace = schema.oid WHERE schema.nspname = current_schema()"
         if database.postgresql
         else "SELECT name FROM sqlite_master"
     )
@@ -220,27 +221,41 @@ def _migrating(database: Database) -> Iterator[sa.Connection]:
 
 @contextmanager
 def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
-    with engine.connect() as connection:
-        connection.exec_driver_sql("SET lock_timeout = 0; SET statement_timeout = 0")
-        connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-        connection.commit()
-        is_locked = _lock_database(connection)
-        try:
-            with connection.begin():
-                if _has_tables(connection):
-                    wide_view_sql.lock(_TextRunner(connection))
-                    _act_as_owner(connection)
-                    _lock_tables(connection)
-                yield connection
-        finally:
-            if is_locked:
-                connection.exec_driver_sql(f"SELECT pg_advisory_unlock({revisions.ADVISORY_LOCK})")
-                connection.commit()
+    # Locks and settings end with the transaction, so they do not stay on a pooler's connection.
+    with engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        _lock_database(connection)
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
+        _stay_in_schema(connection)
+        if _has_tables(connection):
+            wide_view_sql.lock(_TextRunner(connection))
+            _act_as_owner(connection)
+            _lock_tables(connection)
+        yield connection
 
 
 def _has_tables(connection: sa.Connection) -> bool:
     found = connection.exec_driver_sql(f"SELECT to_regclass('{revisions.TABLE}')")
     return found.scalar() is not None
+
+
+def _stay_in_schema(connection: sa.Connection) -> None:
+    """
+    Make all tables in one schema: that of the tables that exist, or else the current schema.
+
+    The default search path begins with a schema that has the name of the user. If such a schema was
+    made after the tables, or when this session acts as the tables' owner, new tables would be made
+    in another schema than the tables that exist.
+    """
+    of_tables = (
+        "SELECT schema.nspname FROM pg_class AS found JOIN pg_namespace AS schema "  # noqa: S608
+        f"ON found.relnamespace = schema.oid WHERE found.oid = to_regclass('{revisions.TABLE}')"
+    )
+    connection.exec_driver_sql(
+        f"SELECT set_config('search_path', quote_ident(coalesce(({of_tables}), current_schema())), "
+        "true) WHERE current_schema() IS NOT NULL"
+    )
 
 
 def _act_as_owner(connection: sa.Connection) -> None:
@@ -285,7 +300,7 @@ def _could_lock(connection: sa.Connection, tables: Sequence[str], *, limit_s: fl
     return True
 
 
-def _lock_database(connection: sa.Connection) -> bool:
+def _lock_database(connection: sa.Connection) -> None:
     """
     Take the advisory lock under which the tables are made or changed.
 
@@ -293,20 +308,14 @@ def _lock_database(connection: sa.Connection) -> bool:
     is not free in time, the migration goes on without it. In this case locks on tables still
     protect the existing tables; but if two processes make missing tables at the same time, one of
     the processes fails and changes nothing.
-
-    Returns:
-        Whether the lock was free within 20 s.
     """
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(ADVISORY_LOCK_TIMEOUT_S * 1000)}")
     try:
-        connection.exec_driver_sql(f"SELECT pg_advisory_lock({revisions.ADVISORY_LOCK})")
+        with connection.begin_nested():
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({revisions.ADVISORY_LOCK})")
     except sa.exc.OperationalError as error:
-        connection.rollback()
         if not isinstance(faults.translate(error, url=""), faults.LockTimeout):
             raise
-        return False
-    connection.commit()
-    return True
 
 
 def begin_immediate(connection: sa.Connection) -> None:

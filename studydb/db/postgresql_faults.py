@@ -20,7 +20,16 @@ _BUSY = {"40001", "40P01", _LOCK_TIMEOUT, "53300", _READ_ONLY, "57014"}
 _NO_SUCH_TABLE = "42P01"
 _NO_SUCH_DATABASE = "3D000"
 _DENIED = "42501"
-_NO_LOGIN = {"28P01", "28000"}
+_STILL_USED = "2BP01"
+_CURES = {
+    **dict.fromkeys(("28P01", "28000"), "Check user, password and rights."),
+    "3F000": "No schema of the login's search_path exists, or the login may not use it: correct "
+    "the search_path, or grant USAGE on the schema.",
+    _STILL_USED: "Drop what depends on it, type the command again, and make again what you have "
+    "dropped.",
+}
+"""Errors that nothing but a change by a person cures."""
+
 _UNIQUE = "23505"
 _NO_SUCH_KEY = "23503"
 _UNFIT = {"22001", "22003", "22008", "22021", "22P02", "22P03", "22P05", "54000"}
@@ -58,8 +67,9 @@ def translate(  # noqa: C901, PLR0911  one line per error
         return no_tables(url)
     if code == _DENIED:
         return StorageDenied(f"{url} refuses: {first_line(error)}. The login lacks a right.")
-    if code in _NO_LOGIN:
-        return StorageError(f"{url} refuses: {first_line(error)}. Check user, password and rights.")
+    if code in _CURES:
+        detail = f" ({first_line(error.diag.message_detail)})" if code == _STILL_USED else ""
+        return StorageError(f"{url} refuses: {first_line(error)}{detail}. {_CURES[code]}")
     if code is None and "connection option" in str(error):
         return UsageError(f"{url} cannot be used: {first_line(error)}.")
     if code is None and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):

@@ -1,6 +1,7 @@
 """The settings of our PostgreSQL sessions: timeouts, isolation, plans without scans of tables."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy.engine import URL
@@ -36,6 +37,12 @@ _TIMEOUTS_MS = {
     "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_TIMEOUT_S * 1000,
 }
 
+_TEXTS = {"DateStyle": "ISO", "extra_float_digits": "1", "array_nulls": "on"}
+"""
+How values are written as texts. A database or a login may have other settings, with which the
+driver could not read a time, numbers would be rounded, and an array could not hold NULL.
+"""
+
 _INDEX_ONLY = {"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"}
 """
 Keep the planner from scanning whole tables; all statements of studydb can use an index. A plan that
@@ -70,25 +77,43 @@ def connect_arguments(url: URL, *, pooler: bool, read_only: bool) -> dict[str, A
         arguments["target_session_attrs"] = "primary"
     if pooler:
         return arguments | {"prepare_threshold": None}
-    settings = _TIMEOUTS_MS | {"default_transaction_isolation": r"read\ committed"}
+    settings = _TIMEOUTS_MS | _TEXTS | {"default_transaction_isolation": r"read\ committed"}
     settings |= {"default_transaction_read_only": "on"} if read_only else _INDEX_ONLY
     given = str(url.query.get("options", ""))
     ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
     return arguments | {"options": f"{ours} {given}".strip()}
 
 
-def set_for_session(server_version: int) -> str | None:
-    """Return the SQL that sets `transaction_timeout`; None for servers before PostgreSQL 17."""
-    if server_version < _TRANSACTION_TIMEOUT_SINCE:
-        return None
-    return f"SET transaction_timeout = {int(TRANSACTION_TIMEOUT_S * 1000)}"
+def set_for_session(server_version: int, url: URL) -> str:
+    """
+    Return a query that makes the settings of a session that `connect_arguments` cannot make.
+
+    COMMIT waits for the disk, although a database or a login may be set to the opposite, unless the
+    options in the URL say so, too. A setting that also waits for a standby stays.
+    """
+    settings: dict[str, str] = {}
+    if "synchronous_commit" not in str(url.query.get("options", "")):
+        settings["synchronous_commit"] = _WAITS_FOR_DISK
+    if server_version >= _TRANSACTION_TIMEOUT_SINCE:
+        settings["transaction_timeout"] = f"'{int(TRANSACTION_TIMEOUT_S * 1000)}'"
+    return _set_config(settings, is_local=False)
 
 
 def set_for_transaction(server_version: int, *, read_only: bool) -> str:
     """Return a query that makes the settings of a transaction behind a pooler, except isolation."""
-    settings: dict[str, int | str] = {**_TIMEOUTS_MS}
+    settings: dict[str, int | str] = {**_TIMEOUTS_MS, **_TEXTS}
     if server_version >= _TRANSACTION_TIMEOUT_SINCE:
         settings["transaction_timeout"] = int(TRANSACTION_TIMEOUT_S * 1000)
     settings |= {"transaction_read_only": "on"} if read_only else _INDEX_ONLY
-    calls = (f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+    quoted = {name: f"'{value}'" for name, value in settings.items()}
+    return _set_config(quoted | {"synchronous_commit": _WAITS_FOR_DISK}, is_local=True)
+
+
+_WAITS_FOR_DISK = "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')"
+
+
+def _set_config(settings: Mapping[str, str], *, is_local: bool) -> str:
+    """Return a query that makes settings; each value is an SQL expression."""
+    local = str(is_local).lower()
+    calls = (f"set_config('{name}', {value}, {local})" for name, value in settings.items())
     return f"SELECT {', '.join(calls)}"

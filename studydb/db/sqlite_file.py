@@ -44,18 +44,22 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
     Returns:
         A connection; an `ArchiveConnection` if SQLite would have to write in the file's folder, and
-        this user may not.
+        this user may not write there, or may not write to the file. In the second case SQLite would
+        make files there that belong to this user, and that the file's owner could not use.
 
     Raises:
         StorageDenied: The `-wal` file holds changes, or the `-journal` file holds an unfinished
             transaction. To use either file, SQLite needs the right to write, which this user lacks.
     """
-    try:
-        return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in _NO_WAL or not _may_only_read(path):
-            raise
-        refused = error
+    path = Path(os.path.realpath(path))  # SQLite makes its own files there, not beside a link
+    refused: sqlite3.OperationalError | None = None
+    if not _would_leave_files(path):
+        try:
+            return _opened(path, "mode=ro" if read_only else "mode=rw", read_only=read_only)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _NO_WAL or not _may_only_read(path):
+                raise
+            refused = error
     stamp = _stamp(path)
     if stamp[-1] > 0:
         raise StorageDenied(_cannot_read_wal(path)) from refused
@@ -96,6 +100,12 @@ def _opened(
 
 def _may_only_read(path: Path) -> bool:
     return os.access(path, os.R_OK) and not os.access(path.parent, os.W_OK)
+
+
+def _would_leave_files(path: Path) -> bool:
+    """Whether SQLite would make a `-shm` file, although this user may only read the database."""
+    is_used = path.with_name(f"{path.name}-shm").exists()
+    return not is_used and os.access(path, os.R_OK) and not os.access(path, os.W_OK)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

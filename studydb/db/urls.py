@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL
 
 from studydb.db.dialect import FEATURES, Features
 from studydb.domain.errors import StorageError, UsageError
+from studydb.domain.text.display import visible
 from studydb.settings import expanded
 
 _NETWORK_FILE_SYSTEMS = (
@@ -20,6 +21,9 @@ _NETWORK_FILE_SYSTEMS = (
 )
 
 _PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^&\s]*)", re.IGNORECASE)
+
+_USER_AND_PASSWORD = re.compile(r"(://[^/@:?]*:)(?!\d+(?:[/?]|$))[^/@?]+(?=[/?]|$)")
+"""A password without a host behind it, as in `postgresql://me:secret`; digits are a port."""
 
 
 def read_url(text: str) -> URL:
@@ -57,10 +61,11 @@ def read_url(text: str) -> URL:
             "An SQLite database in memory is lost with its process, and workers cannot see it. "
             "Give a file: sqlite:///studydb.db."
         )
-    if url.query:
+    if "?" in text:
+        options = text.partition("?")[2]
         raise UsageError(
-            f"An SQLite URL takes no options, and {mask_text(text)!r} has "
-            f"{', '.join(sorted(url.query))!r}. Write sqlite:///studydb.db. To protect the file, "
+            f"An SQLite URL takes no options, and {mask_text(text)!r} has {options!r}. Write "
+            "sqlite:///studydb.db; write a '?' in a file's name as %3F. To protect the file, "
             "change its rights: a database that may only be read is opened for reading."
         )
     return url.set(drivername="sqlite", database=str(expanded(url.database).absolute()))
@@ -73,7 +78,7 @@ def features_of(url: URL) -> Features:
 
 def mask_text(text: str) -> str:
     """Mask everything that could be a password in a text that need not be a valid URL."""
-    text = _PASSWORD.sub(r"\1***", text)
+    text = _USER_AND_PASSWORD.sub(r"\1***", _PASSWORD.sub(r"\1***", text))
     head, at, tail = text.rpartition("@")
     scheme = head.partition("://")[0] + "://" if "://" in head else ""
     return f"{scheme}***@{tail}" if at else text
@@ -125,8 +130,19 @@ def check_file(path: Path) -> None:
     Refuse a path that cannot be an SQLite file.
 
     Raises:
-        StorageError: The path is a folder, or its folder is missing or on a network file system.
+        StorageError: The path is a folder, or its folder is missing, may not be entered or is on a
+            network file system.
     """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as cause:  # ValueError: the path holds a NUL
+        why = cause.strerror if isinstance(cause, OSError) else str(cause)
+        raise StorageError(
+            f"{visible(os.fspath(path))} cannot be used: {why}. Give another path, or correct the "
+            "rights of its folders."
+        ) from cause
     refuse_network_file_system(path)
     if not path.parent.is_dir():
         raise StorageError(

@@ -78,10 +78,10 @@ def archive(sqlite_url, tmp_path):
     folder.chmod(0o755)
 
 
-def make_read_only(folder):
+def make_read_only(folder, *, mode=0o555):
     for path in folder.iterdir():
         path.chmod(0o444)
-    folder.chmod(0o555)
+    folder.chmod(mode)
 
 
 def start_python(folder, *arguments):
@@ -117,8 +117,10 @@ def leave_wal(folder):
     (folder / "studies.db-shm").unlink()
 
 
-def test_reading_commands_work_in_a_read_only_folder(archive):
-    make_read_only(archive)
+@pytest.mark.parametrize("mode", [0o555, 0o755])
+def test_reading_commands_leave_no_file_beside_a_read_only_file(archive, mode):
+    """The file's owner could not use a `-shm` file of another user, and could not write any more."""
+    make_read_only(archive, mode=mode)
 
     errors = studydb(archive, *READS)
 

@@ -295,11 +295,7 @@ RENAME = sqlalchemy.update(STUDY).values(name="mine")
 
 @pytest.mark.parametrize("pooler", ["", "pooler=transaction"])
 def test_timeouts_and_isolation_are_set_with_and_without_a_pooler(postgres_url, opened, pooler):
-    with closing(postgres.connect(postgres_url)) as connection:
-        name = connection.info.dbname
-        default = "SET default_transaction_isolation = 'serializable'"
-        connection.execute(f'ALTER DATABASE "{name}" {default}')
-        connection.commit()
+    set_for_database(postgres_url, {"default_transaction_isolation": "'serializable'"})
     database = opened(f"{postgres_url}&{pooler}")
 
     found = rows(
@@ -310,6 +306,56 @@ def test_timeouts_and_isolation_are_set_with_and_without_a_pooler(postgres_url, 
     )
 
     assert found == [("10s", "1min", "10s", "read committed")]
+
+
+OF_OTHERS = {
+    "DateStyle": "'German, DMY'",
+    "extra_float_digits": "-5",
+    "array_nulls": "off",
+    "synchronous_commit": "off",
+}
+"""Settings of a database with which studydb could not work."""
+
+
+@pytest.mark.parametrize("pooler", ["", "pooler=transaction"])
+def test_settings_of_a_database_that_would_change_or_lose_values_have_no_effect(
+    postgres_url, opened, pooler
+):
+    set_for_database(postgres_url, OF_OTHERS)
+    database = opened(f"{postgres_url}&{pooler}")
+
+    settings = ", ".join(f"current_setting('{name}')" for name in OF_OTHERS)
+    found = rows(database, f"SELECT {settings}")
+    moment, number = rows(database, "SELECT now(), 0.2187932411960396::float8")[0]
+
+    style, *others = found[0]
+    assert style.startswith("ISO")
+    assert others == ["1", "on", "on"]
+    assert moment.tzinfo is not None
+    assert number == 0.2187932411960396
+
+
+@pytest.mark.parametrize(
+    ("setting", "options", "expected"),
+    [
+        ("remote_write", "", "remote_write"),
+        ("on", "&options=-csynchronous_commit%3Doff", "off"),
+    ],
+)
+def test_commits_wait_for_a_standby_as_set_and_for_no_disk_if_the_url_says_so(
+    postgres_url, opened, setting, options, expected
+):
+    set_for_database(postgres_url, {"synchronous_commit": setting})
+    database = opened(f"{postgres_url}{options}")
+
+    assert rows(database, "SELECT current_setting('synchronous_commit')") == [(expected,)]
+
+
+def set_for_database(url, settings):
+    with closing(postgres.connect(url)) as connection:
+        for name, value in settings.items():
+            connection.execute(f'ALTER DATABASE "{connection.info.dbname}" SET {name} = {value}')
+        connection.commit()
 
 
 def test_no_statement_is_prepared_behind_a_pooler(postgres_url, opened):
@@ -412,7 +458,7 @@ def test_connection_in_use_at_close_is_closed_at_the_end_of_its_block(only_conne
 def test_connection_whose_session_cannot_be_set_up_is_closed(postgres_url, opened, monkeypatch):
     database = opened(postgres_url)
     database.close()
-    monkeypatch.setattr(sessions, "set_for_session", lambda _version: "SELECT 1/0")
+    monkeypatch.setattr(sessions, "set_for_session", lambda *_: "SELECT 1/0")
     sessions_open = (
         "SELECT count(*) FROM pg_stat_activity"
         " WHERE datname = current_database() AND application_name = 'studydb'"
