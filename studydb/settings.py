@@ -218,7 +218,7 @@ class Keyring(Struct, frozen=True):
         Whether a key of this keyring signed a payload.
 
         Args:
-            signatures: The MACs by key id; they need not be trusted.
+            signatures: The MACs by key id; they may come from an untrusted source.
         """
         return any(
             hmac.compare_digest(

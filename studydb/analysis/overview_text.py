@@ -207,9 +207,16 @@ def _reached_limit(overview: Overview) -> str | None:
     return setting if setting in LIMITS else None
 
 
+def status_text(study: Study, overview: Overview) -> str:
+    """Return the study's status; say it if the study is half deleted."""
+    return overview.progress.status + (", half deleted" if study.is_half_deleted else "")
+
+
 def next_commands(study: Study, overview: Overview) -> list[str]:
     """Choose the commands that a person probably needs next, without --storage."""
     name, row = shlex.quote(study.name), overview.row
+    if study.is_half_deleted:
+        return [f"studydb delete {name} --yes"]
     commands = []
     if row.error:
         commands += [f"studydb trials {name} --state ERROR", f"studydb retry {name} --errored"]
@@ -217,20 +224,24 @@ def next_commands(study: Study, overview: Overview) -> list[str]:
         commands.append(f"studydb rungs {name}")  # the rungs at which PAUSED trials wait
     elif row.paused and overview.progress.status in (Status.FINISHED, Status.RUNNING):
         commands += [f"studydb trials {name} --state PAUSED", f"studydb resume {name} N"]
+    return [*commands, *_commands_by_status(study, overview)]
+
+
+def _commands_by_status(study: Study, overview: Overview) -> list[str]:
+    name = shlex.quote(study.name)
     match overview.progress.status:
         case Status.FINISHED:
-            commands += [f"studydb best {name}"] if overview.best is not None else []
-            if study.num_trials is not None:
-                commands.append(f"studydb extend {name} --trials N")
+            best = [f"studydb best {name}"] if overview.best is not None else []
+            more = [f"studydb extend {name} --trials N"] if study.num_trials is not None else []
+            return best + more
         case Status.STOPPED if (limit := _reached_limit(overview)) is not None:
-            commands += [f"studydb set {name} {limit}=…", f"studydb resume {name}"]
+            return [f"studydb set {name} {limit}=…", f"studydb resume {name}"]
         case Status.PAUSED | Status.STOPPED:
-            commands.append(f"studydb resume {name}")
+            return [f"studydb resume {name}"]
         case _ if study.trainable is None:
-            commands.append(f"studydb trials {name}")
+            return [f"studydb trials {name}"]
         case _ if overview.workers.n_alive == 0:
             tags = "".join(f" --tag {shlex.quote(tag)}" for tag in study.require)
-            commands.append(f"studydb worker --study {name}{tags}")
+            return [f"studydb worker --study {name}{tags}"]
         case _:
-            commands.append(f"studydb trials {name} --sort best --limit 5")
-    return commands
+            return [f"studydb trials {name} --sort best --limit 5"]

@@ -113,7 +113,7 @@ def _print_page(study: "Study", overview: "Overview", *, shown_storage: str, suf
         {
             "study": visible(row.study),
             "storage": shown_storage,
-            "status": overview.progress.status,
+            "status": text.status_text(study, overview),
             "metric": f"{row.metric} ({row.mode})",
             "trials": text.trials_text(overview),
             "ended": text.ends_text(overview),

@@ -22,13 +22,15 @@ def views(*, name: str, drop: bool, storage: Storage) -> None:
     """
     from studydb.analysis.wide import make_wide_views
     from studydb.operations.wide_views import drop_views
+    from studydb.study.storage import read_patiently, write_patiently
 
     with opened_study(storage, name) as study:
+        database, record = study.database, study.record
         if drop:
-            dropped = drop_views(study.database, study.record)
+            dropped = write_patiently(database, lambda: drop_views(database, record))
             click.echo(f"Study {name!r}: {_dropped(dropped) if dropped else 'it has no views'}.")
             return
-        made, dropped = make_wide_views(study.database, study.record)
+        made, dropped = read_patiently(lambda: make_wide_views(database, record))
         suffix = storage.command_suffix(study.storage)
     click.echo(f"Study {name!r}: made {' and '.join(view.name for view in made)}.")
     if dropped:

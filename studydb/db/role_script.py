@@ -108,7 +108,8 @@ class Roles(Struct, frozen=True):
     def script(self) -> str:
         """Return the SQL that makes the roles and grants their rights; it may be run again."""
         parts = (
-            *(_HEAD, self._create(), self._owner(), self._worker(), self._viewer()),
+            *(_HEAD, f"LOCK TABLE {self._on([revisions.TABLE])} IN SHARE ROW EXCLUSIVE MODE;"),
+            *(self._create(), self._owner(), self._worker(), self._viewer()),
             *(self._membership(login, role) for login, role in self.members),
             *(self._limits(), "COMMIT;"),
         )
@@ -151,8 +152,12 @@ class Roles(Struct, frozen=True):
                     role, current_user USING HINT = {literal(hint)}
                     || quote_ident(current_user) || ' WITH ADMIN OPTION; Then run this again.';
                 END IF;
-                EXECUTE format('CREATE ROLE %I %s', role,
-                  CASE WHEN role = ANY ({_array(logins)}) THEN 'LOGIN' ELSE 'NOLOGIN' END);
+                BEGIN
+                  EXECUTE format('CREATE ROLE %I %s', role,
+                    CASE WHEN role = ANY ({_array(logins)}) THEN 'LOGIN' ELSE 'NOLOGIN' END);
+                EXCEPTION WHEN duplicate_object OR unique_violation THEN
+                  NULL;  -- the script runs in another database, too, and has just made the role
+                END;
               END LOOP; END $$;
             """
 

@@ -110,17 +110,25 @@ def set_status(
     Trials are claimed only while the study is RUNNING. RUNNING trials obey at their next flush or
     renewal. When a study is resumed, further transactions move the trials that were paused with the
     study to PENDING. If this process dies before all are PENDING, sweeps move the remaining trials.
-    If a deletion of the study has begun and failed, the deletion is cancelled.
+    If a deletion of the study has begun, and the study is not half deleted, the deletion is
+    cancelled.
 
     Args:
         now: Whether workers kill RUNNING trials of a stopped study without their grace. The next
             request to pause, resume or stop the study replaces this value.
 
     Raises:
-        NotAllowed: The study is to be resumed, and has reached one of its limits.
+        NotAllowed: The study is to be resumed, and has reached one of its limits; or a deletion
+            has removed the study's files.
     """
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
+        if studies.is_half_deleted(txn, study_id=study.id):
+            raise NotAllowed(
+                f"Study {study.name!r} is half deleted: a deletion has removed its files, and "
+                "perhaps trials. "
+                f"Delete the rest: `studydb delete {shlex.quote(study.name)} --yes`."
+            )
         if status is Status.RUNNING:
             check_limits(txn, study)
         studies.set_status(txn, study_id=study.id, status=status, now=now)

@@ -53,6 +53,23 @@ def _refuse_if_checkpoints_are_needed(txn: Txn, study: Study) -> None:
         )
 
 
+def begin_removal(database: Database, study: Study) -> None:
+    """
+    Store that the study's files are removed; from then on, the study can only be deleted.
+
+    Raises:
+        NotAllowed: After `stop_for_deletion`, a person has resumed, paused or stopped the study.
+    """
+    with database.begin() as txn:
+        is_marked = studies.mark_half_deleted(txn, study_id=study.id)
+    if not is_marked:
+        raise NotAllowed(
+            f"A person has resumed, paused or stopped study {study.name!r} during its deletion. "
+            "Its rows are kept, but checkpoints may be missing. To delete the study, repeat the "
+            "deletion."
+        )
+
+
 def forget_stores(database: Database, study: Study) -> None:
     """
     Record that no store outside the database holds files of the study any more.
@@ -68,10 +85,10 @@ def delete(database: Database, study: Study) -> None:
     Delete a study. After a crash, the same call deletes the remaining rows.
 
     Raises:
-        NotAllowed: See `stop_for_deletion`.
+        NotAllowed: See `stop_for_deletion` and `begin_removal`.
     """
     stop_for_deletion(database, study)
-
+    begin_removal(database, study)
     while not _delete_if_empty(database, study):
         with database.begin() as txn:
             deletion.delete_some_trials(txn, study_id=study.id)

@@ -130,10 +130,10 @@ def add(txn: Txn, *, study_id: int, size_bytes: int) -> None:
 
 def subtract(txn: Txn, *, checkpoint_id: int) -> None:
     """
-    Subtract a checkpoint's size from its study's total size; call this before the removal.
+    Subtract a checkpoint's size from its study's total size.
 
-    Nothing changes if the checkpoint was removed before. The checkpoint's row is locked, then the
-    study's row.
+    Call this before the checkpoint is marked as removed; if it is already marked, nothing changes.
+    The checkpoint's row is locked, then the study's row.
     """
     row = txn.first(_OF_CHECKPOINT, checkpoint=checkpoint_id)
     if row is not None:

@@ -39,6 +39,9 @@ _IN_COLUMNS = [name for name in DEFAULTS if name in study.c]
 _IN_JSON = [name for name in DEFAULTS if name not in study.c]
 """Settings that no query filters by. They are keys of the JSON column `settings`."""
 
+_HALF_DELETED = "half_deleted"
+"""A key of `settings`; it is True if a deletion has removed the study's files."""
+
 THIS = study.c.id == sa.bindparam("study")
 
 _GIVEN = (
@@ -326,6 +329,7 @@ def _read(txn: Txn, row: Row) -> Study:
         status=Status(row.status),
         created_at=row.created_at,
         created_by=row.created_by or "",
+        is_half_deleted=stored.get(_HALF_DELETED, False),
         **{name: getattr(row, name) for name in _IN_COLUMNS},
         **settings,
     )
@@ -507,6 +511,26 @@ def lock_undeleted(txn: Txn, *, study_id: int) -> bool:
 def locked_settings(txn: Txn, *, study_id: int) -> dict[str, Any]:
     """Lock the study's row and read its settings; raise UnknownStudy if the study was deleted."""
     return existing(txn.first(_LOCKED_PLACES, study=study_id)).settings or {}
+
+
+def mark_half_deleted(txn: Txn, *, study_id: int) -> bool:
+    """
+    Store that the deletion of a study can no longer be cancelled.
+
+    Returns:
+        False if it was cancelled: a person has resumed, paused or stopped the study after
+        `mark_deleting`.
+    """
+    settings = locked_settings(txn, study_id=study_id)
+    if lock_undeleted(txn, study_id=study_id):
+        return False
+    store_settings(txn, study_id=study_id, settings={**settings, _HALF_DELETED: True})
+    return True
+
+
+def is_half_deleted(txn: Txn, *, study_id: int) -> bool:
+    """Lock a study's row; tell whether the study can only be deleted."""
+    return bool(locked_settings(txn, study_id=study_id).get(_HALF_DELETED, False))
 
 
 def store_settings(txn: Txn, *, study_id: int, settings: Mapping[str, Any]) -> None:

@@ -286,8 +286,8 @@ def _objective(metric: Any, mode: Any) -> Objective:
     read = Objective.read(metric, mode)
     if read.metric in (STEP, DONE):
         raise InvalidName(
-            f"{read.metric!r} is a key of a report that is no metric: {STEP} is the step, and "
-            f"{DONE} completes the trial. Report the study's metric under another name."
+            f"In a report, the key {read.metric!r} is not a metric: {STEP} is the step, and {DONE} "
+            "completes the trial. Report the study's metric under another name."
         )
     return read
 

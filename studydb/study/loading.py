@@ -9,7 +9,7 @@ from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.lease.study_folders import check_study_folders
 from studydb.operations.create import load
-from studydb.operations.delete import delete, forget_stores, stop_for_deletion
+from studydb.operations.delete import begin_removal, delete, forget_stores, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
 from studydb.operations.refresh import refreshed
 from studydb.operations.wide_views import drop_views
@@ -75,6 +75,7 @@ def _delete(database: Database, study: Record) -> None:
     stop_for_deletion(database, study)
     drop_views(database, study)
     database.locations.remove_files(study)
+    begin_removal(database, study)
     forget_stores(database, study)
     database.locations.remove_folders(study)
     delete(database, study)

@@ -51,7 +51,7 @@ def closed_on_error(database: Database) -> Iterator[None]:
 
 
 def read_patiently(call: Callable[[], Answered]) -> Answered:
-    """Make a call that reads; retry it for `CONTROL_PATIENCE_S`."""
+    """Make a call that reads, or that calls `write` itself; retry it for `CONTROL_PATIENCE_S`."""
     return retry_until_answered(call, patience_s=CONTROL_PATIENCE_S)
 
 

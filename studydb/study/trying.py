@@ -53,7 +53,7 @@ def try_trainable(
         on_start: Is called with the trial's parameters, given and drawn, before the trial begins.
 
     Raises:
-        NotAllowed: The study has no trainable, or a custom stop rule without its code.
+        NotAllowed: The study has no trainable, or the code of a custom stop rule is missing.
         Untrusted: See `check_trusted`.
         InvalidSpec: See `Space.check_params`.
         TrainableError: The trainable cannot be loaded, or a custom rule gives no answer.

@@ -95,7 +95,7 @@ def test_study_is_not_pickled_and_the_error_says_how_to_load_it_elsewhere(study)
 
 @pytest.mark.parametrize("metric", ["training_iteration", "done"])
 def test_reserved_key_of_reports_is_refused_as_the_metric_of_a_study(sqlite_url, metric):
-    with pytest.raises(studydb.InvalidName, match=f"{metric!r} is a key of a report that is no"):
+    with pytest.raises(studydb.InvalidName, match=f"the key {metric!r} is not a metric"):
         studydb.create_study(
             "digits", None, space={}, metric=metric, mode="min", storage=sqlite_url
         )

@@ -12,12 +12,14 @@ from harness import arrange
 
 import studydb
 from studydb.analysis.wide import make_wide_views
+from studydb.artifacts.locations import Locations
 from studydb.db import wide_view_sql
 from studydb.domain.errors import CheckpointError, StorageBusy, UnknownStudy
-from studydb.domain.life.states import State
+from studydb.domain.life.states import State, Status
 from studydb.operations.create import load
 from studydb.operations.delete import delete
 from studydb.processes import this_process
+from studydb.store import deletion
 from studydb.study import loading
 
 
@@ -99,6 +101,36 @@ def test_interrupted_deletion_continues_with_the_next_call(console, database, mo
     console("delete", "digits", "--yes")
 
     assert set(row_counts(database).values()) == {0}
+
+
+def test_half_deleted_study_can_only_be_deleted(console, database, monkeypatch):
+    study = study_with_rows(database)
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion, "delete_rest", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            delete(database, study)
+
+    status = console("status", "digits")
+    assert "status   STOPPED, half deleted" in status.lines
+    assert status.lines[-1].startswith("  studydb delete digits --yes")
+    for command in ("resume", "pause", "stop"):
+        refused = console(command, "digits", code=1)
+        assert "Delete the rest: `studydb delete digits --yes`" in refused.err
+    console("delete", "digits", "--yes")
+    assert set(row_counts(database).values()) == {0}
+
+
+def test_study_that_is_resumed_while_its_files_are_removed_keeps_its_rows(
+    console, database, monkeypatch
+):
+    study_with_rows(database)
+    monkeypatch.setattr(Locations, "remove_files", lambda *_: console("resume", "digits"))
+
+    refused = console("delete", "digits", "--yes", code=1)
+
+    assert "A person has resumed, paused or stopped study 'digits'" in refused.err
+    assert len(arrange.rows(database, "SELECT id FROM trial")) == 2
+    assert load(database, "digits").status is Status.RUNNING
 
 
 @pytest.mark.nightly

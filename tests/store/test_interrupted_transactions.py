@@ -170,8 +170,14 @@ def test_forked_process_can_write_although_a_thread_of_its_parent_was_writing(op
     assert not connections._held
 
 
-def test_connection_that_ctrl_c_left_in_use_is_found_after_the_calls_frame_was_freed(opened_twice):
-    """Python gives a freed frame's address to the next call, so the address identifies no call."""
+def test_connection_that_ctrl_c_left_in_use_is_released_after_the_frame_of_its_call_was_freed(
+    opened_twice,
+):
+    """
+    The frame identifies the call that uses a connection, and not the frame's address.
+
+    Python may give the address of a freed frame to the frame of a later call.
+    """
     interrupted, _ = opened_twice
     is_done, nth = False, 0
     while not is_done:

@@ -453,8 +453,11 @@ def test_suggestions_ignore_case_and_are_empty_without_a_similar_name():
     assert did_you_mean("qwertz", ["ASHA", "FIFO"]) == ""
 
 
-def test_names_that_begin_with_the_wrong_name_are_suggested_before_similar_names():
+def test_names_that_begin_with_the_wrong_name_are_suggested_instead_of_similar_names():
     assert did_you_mean("Grace", ["brackets", "grace_period"]) == " Did you mean 'grace_period'?"
+
+
+def test_wrong_name_of_two_characters_is_not_taken_for_the_beginning_of_a_name():
     assert did_you_mean("lr", ["lr_decay_of_the_model", "l_r"]) == " Did you mean 'l_r'?"
 
 

@@ -14,7 +14,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     Suggest up to three known names that are similar to a wrong name, for the end of a message.
 
     Upper and lower case count as equal, because "asha" for "ASHA" is the usual mistake. If the
-    wrong name is the beginning of known names ("grace" of "grace_period"), these are suggested.
+    wrong name has at least `LEAST_BEGINNING` characters and is the beginning of known names
+    ("grace" of "grace_period"), only these are suggested.
 
     Returns:
         " Did you mean 'a' or 'b'?" with the leading space, or "" if no name is similar.
