@@ -12,6 +12,7 @@ from studydb.domain.errors import InvalidSpec, NoResults
 from studydb.domain.listed_rows import PagedResult
 from studydb.domain.objective import Objective
 from studydb.domain.records import Study
+from studydb.domain.text.names import check_metric_name
 from studydb.operations.pages import result_pages
 from studydb.operations.reads import best_trials
 
@@ -63,12 +64,13 @@ def find_best(
 
 
 def _read_wanted(own: Objective, metric: str | None, mode: str | None) -> Objective:
-    if mode is None and metric not in (None, own.metric):
+    name = own.metric if metric is None else check_metric_name(metric)
+    if mode is None and name != own.metric:
         raise InvalidSpec(
-            f"mode is missing: say whether the best {metric!r} is its 'min' or its 'max'. Only the "
+            f"mode is missing: say whether the best {name!r} is its 'min' or its 'max'. Only the "
             f"mode of the study's own metric, {own.metric!r}, is known."
         )
-    return Objective.read(metric or own.metric, mode or own.mode)
+    return Objective.read(name, own.mode if mode is None else mode)
 
 
 def best_by(
@@ -126,8 +128,8 @@ def value_in_scope(values: Sequence[float], objective: Objective, scope: str) ->
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    if not all(map(math.isfinite, numbers)):
-        return sum(numbers) / len(numbers)  # infinite, or NaN if +Inf and -Inf occur
+    if infinite := [value for value in numbers if math.isinf(value)]:
+        return sum(infinite)  # infinite, or NaN if +Inf and -Inf occur
     return math.fsum(value / len(numbers) for value in numbers)  # the plain sum could overflow
 
 

@@ -5,17 +5,24 @@ Numbers are kept in numpy arrays: a Python float in a list takes 32 bytes, a dou
 frame of 500,000 results with ten columns takes less than 300 MB.
 """
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from studydb.domain.canonical import shortest_integer
+from studydb.domain.space.exact_arithmetic import as_float
+
 if TYPE_CHECKING:
     import pandas as pd
 
 LARGEST_EXACT = 2**53
 """Every integer up to this number is exact as a double."""
+
+_FIRST_AMBIGUOUS = 10**16
+"""PostgreSQL returns each double from here on as an integer, and smaller doubles as doubles."""
 
 _INT64 = 2**63
 _NONE = type(None)
@@ -114,8 +121,12 @@ class Values:
 
     `finish` chooses the narrowest type that keeps every value: bool, int64, double, text or object.
     If values are missing, the type for integers is Int64, and the type for booleans is boolean.
-    Integers of more than 64 bits, and mixtures of integers and doubles, become doubles if every
-    integer is exact as a double. If all values are missing, the column has doubles (NaN).
+    If all values are missing, the column has doubles (NaN).
+
+    An integer fits a double if it is exact as a double, or if it is the shortest decimal of one,
+    such as 10**23 for 1e23. The latter integers from 10**16 on may be doubles that PostgreSQL has
+    returned as integers. If all numbers fit, and some of them are doubles, or may be doubles, or
+    have more than 64 bits, then all become doubles. Both databases so give the same column.
 
     Args:
         n_missing: The number of rows before this column's first value.
@@ -123,25 +134,34 @@ class Values:
 
     def __init__(self, n_missing: int = 0) -> None:
         self._types: set[type] = {_NONE} if n_missing else set()
-        self._inexact = self._huge = False
+        self._unfit = self._ambiguous = self._huge = False
         self._pages: list[Any] = [[None] * n_missing]
 
     def extend(self, values: Sequence[Any]) -> None:
         types = set(map(type, values))
         numbers = [abs(value) for value in values if type(value) is int] if int in types else [0]
-        self._inexact = self._inexact or (
-            max(numbers) > LARGEST_EXACT and any(int(float(number)) != number for number in numbers)
-        )
-        self._huge = self._huge or max(numbers) >= _INT64
+        if (largest := max(numbers)) > LARGEST_EXACT and not self._unfit:
+            self._look_at([number for number in numbers if number > LARGEST_EXACT])
+        self._huge = self._huge or largest >= _INT64
         self._types |= types
         compact = types == {float} or (types == {int} and not self._huge)
         self._pages.append(np.array(values) if compact else list(values))
 
+    def _look_at(self, numbers: Sequence[int]) -> None:
+        """Look at integers above `LARGEST_EXACT`: do they fit doubles, and may they be doubles?"""
+        for number in numbers:
+            double = as_float(number)
+            if math.isfinite(double) and shortest_integer(double) == number:
+                self._ambiguous = self._ambiguous or number >= _FIRST_AMBIGUOUS
+            elif double != number:  # Python compares the exact numbers
+                self._unfit = True
+                return
+
     def finish(self) -> Any:
         kinds = self._types - {_NONE}
-        if kinds == {int} and not self._huge:
+        if kinds == {int} and not self._huge and (self._unfit or not self._ambiguous):
             return self._fill(Integers(optional=_NONE in self._types))
-        if kinds <= {int, float} and not self._inexact:
+        if kinds <= {int, float} and not self._unfit:
             return self._fill(Floats())
         if kinds == {str}:
             return self._fill(Texts())

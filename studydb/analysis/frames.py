@@ -60,8 +60,13 @@ def trials_dataframe(
             "resources": Values(),
         },
     )
+    space = study.space
     for page in pages.trial_pages(database, study, invalidated=invalidated):
-        frame.extend(page, params=[study.space.flatten(row.params) for row in page])
+        frame.extend(
+            page,
+            params=[space.restore_floats_by_path(space.flatten(row.params)) for row in page],
+            changed=[space.restore_floats_by_path(row.changed) for row in page],
+        )
     return frame.finish()
 
 

@@ -57,12 +57,14 @@ def scan(root: Path) -> Tree:
             Sockets, pipes and devices cannot be copied. A link cannot be copied if its target is
             outside the directory, is missing, or contains the link.
     """
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise CheckpointError(f"The checkpoint {root} {what}; give a directory or a dict.")
     directories: list[str] = []
     files: list[File] = []
     try:
+        if not root.is_dir():
+            what = "is a file" if root.exists() else "does not exist"
+            raise CheckpointError(
+                f"The checkpoint {str(root)!r} {what}; give a directory or a dict."
+            )
         for name, path in _walk(root, Path(os.path.realpath(root))):
             if path.is_dir():
                 directories.append(name)
@@ -70,11 +72,11 @@ def scan(root: Path) -> Tree:
                 files.append(File(name, path))
             if len(directories) + len(files) > MAX_FILES:
                 raise CheckpointError(
-                    f"The checkpoint {root} holds more than {MAX_FILES} files and directories; "
-                    "pack them."
+                    f"The checkpoint {str(root)!r} holds more than {MAX_FILES} files and "
+                    "directories; pack them."
                 )
     except OSError as cause:
-        raise CheckpointError(f"The checkpoint {root} cannot be read: {cause}.") from cause
+        raise CheckpointError(f"The checkpoint {str(root)!r} cannot be read: {cause}.") from cause
     files.sort(key=lambda file: os.fsencode(file.name))
     return Tree(tuple(directories), tuple(files))
 
@@ -87,11 +89,13 @@ def _walk(root: Path, real_root: Path) -> Iterator[tuple[str, Path]]:
             name, path = f"{prefix}{entry.name}", _resolve(entry, root, real_root)
             if path in above:
                 raise CheckpointError(
-                    f"The link {name!r} in {root} leads to a directory that contains it."
+                    f"The link {name!r} in {str(root)!r} leads to a directory that contains it."
                 )
             mode = path.stat().st_mode
             if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-                raise CheckpointError(f"{name!r} in {root} is neither a file nor a directory.")
+                raise CheckpointError(
+                    f"{name!r} in {str(root)!r} is neither a file nor a directory."
+                )
             yield name, path
             if stat.S_ISDIR(mode):
                 waiting.append((f"{name}/", path, above | {path}))
@@ -103,12 +107,12 @@ def _resolve(entry: Path, root: Path, real_root: Path) -> Path:
     target = Path(os.path.realpath(entry))
     if not target.is_relative_to(real_root):
         raise CheckpointError(
-            f"The link {entry.name!r} in {root} leads out of the directory, to {target}. "
-            "Copy its target into the checkpoint."
+            f"The link {entry.name!r} in {str(root)!r} leads out of the directory, to "
+            f"{str(target)!r}. Copy its target into the checkpoint."
         )
     if not target.exists():
         raise CheckpointError(
-            f"The link {entry.name!r} in {root} has no existing target; remove it."
+            f"The link {entry.name!r} in {str(root)!r} has no existing target; remove it."
         )
     return target
 
@@ -236,7 +240,7 @@ def chunks_of(source: Path) -> Iterator[bytes]:
             while chunk := reader.read(_CHUNK_BYTES):
                 yield chunk
     except OSError as cause:
-        raise CheckpointError(f"{source} cannot be read: {cause}.") from cause
+        raise CheckpointError(f"{str(source)!r} cannot be read: {cause}.") from cause
 
 
 def sync_directory(path: Path) -> None:

@@ -1,6 +1,7 @@
-"""Checks of numbers and flags that users give; an error names the argument and the cure."""
+"""Checks of numbers, flags and lists that users give; an error names the argument and the cure."""
 
 import operator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -59,6 +60,18 @@ def count(name: str, value: Any, *, least: int, most: int = LARGEST) -> int:
 def count_or_none(name: str, value: Any, *, least: int, most: int = LARGEST) -> int | None:
     """Read an integer as `count` does, or None for no limit."""
     return None if value is None else count(name, value, least=least, most=most)
+
+
+def elements(value: Any) -> Iterator[Any] | None:
+    """
+    Begin to read the elements of a value; None if the value has none.
+
+    NumPy's array of a single number is an `Iterable` by its class, but cannot be iterated.
+    """
+    with suppress(TypeError):
+        found: Iterator[Any] = iter(value)
+        return found
+    return None
 
 
 def _whole(value: Any) -> int | None:

@@ -130,12 +130,17 @@ _write_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow
 
 def _integral(value: Any) -> Any:
     if isinstance(value, float):
-        return int(Decimal(repr(value))) if value.is_integer() else value
+        return shortest_integer(value) if value.is_integer() else value
     if isinstance(value, Mapping):
         return {key: _integral(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_integral(item) for item in value]
     return value
+
+
+def shortest_integer(value: float) -> int:
+    """Return the integer that a double's shortest decimal form denotes: 10**23 for 1e23."""
+    return int(Decimal(repr(value)))
 
 
 def params_hash(params: Mapping[str, Any]) -> str:

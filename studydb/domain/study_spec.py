@@ -63,7 +63,7 @@ class MoreOptions(LimitOptions, total=False):
 
 def fail_fast_flag(name: str, value: Any) -> bool:
     """Read True, False or "raise", which is Ray Tune's word and means True."""
-    return flag(name, True if value == "raise" else value)
+    return flag(name, True if isinstance(value, str) and value == "raise" else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,7 +167,7 @@ def claim_from_row(
             claimant.worker_id,
         ),
         uuid=row.uuid,
-        params=row.params,
+        params=study.space.restore_floats(row.params),
         config=config,
         seed=trial_seed(study.seed, row.number),
         checkpoint=newest,

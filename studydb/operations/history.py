@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from studydb.db import Database
 from studydb.domain.records import Study
@@ -59,7 +59,14 @@ def read_history(
         while page := history.later(txn, after_number=top, limit=TRIALS_PER_READ, **about):
             seen += page
             top = page[-1].observation.number
-    return seen
+    return [_with_floats(trial, study) for trial in seen]
+
+
+def _with_floats(trial: SeenTrial, study: Study) -> SeenTrial:
+    params = study.space.restore_floats(trial.observation.params)
+    if params is trial.observation.params:
+        return trial
+    return trial._replace(observation=structs.replace(trial.observation, params=params))
 
 
 def read_hashes(database: Database, study: Study) -> set[str]:

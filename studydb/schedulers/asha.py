@@ -57,8 +57,9 @@ class ASHA(BaseScheduler):
     Train the better trials longer: of `reduction_factor` trials at a rung, one goes on.
 
     The first bracket has a rung at each step `grace_period * reduction_factor ** k`, rounded up,
-    that is below `max_t`; bracket b, counted from 0, has these rungs without the b lowest. A rung's
-    cutoff is the score at the percentile (1 - 1/reduction_factor) * 100 of its negated scores.
+    that is below `max_t` (and below 2**62, as no trial can reach a later step). Bracket b, counted
+    from 0, has these rungs without the b lowest. A rung's cutoff is the score at the percentile (1
+    - 1/reduction_factor) * 100 of its negated scores.
 
     "stopping": by the rule "ray", a trial is stopped if it is strictly worse than the cutoff of the
     scores that the rung had before. By the rule "syne_tune", a trial is stopped if more than n /
@@ -160,19 +161,30 @@ class ASHA(BaseScheduler):
 
     @property
     def _most_brackets(self) -> int:
-        return len(self._milestones_of_first) + 1  # the last bracket has no rung
+        # Older versions made rungs up to 2**63, and their studies may have a bracket for each rung.
+        return len(self._milestones_below(2**63)) + 1  # the last bracket has no rung
 
     @cached_property
     def _milestones_of_first(self) -> tuple[int, ...]:
-        halvings = math.log(self.max_t / self.grace_period) / math.log(self.reduction_factor)
+        return self._milestones_below(STEPS_END)
+
+    def _milestones_below(self, end: int) -> tuple[int, ...]:
+        end = min(self.max_t, end)
+        if self.grace_period >= end:
+            return ()
+        halvings = math.log(end / self.grace_period) / math.log(self.reduction_factor)
         steps = (
             math.ceil(self.grace_period * self.reduction_factor**k)
             for k in range(int(halvings + 1))
         )
-        return tuple(sorted({step for step in steps if step < self.max_t}))
+        return tuple(sorted({step for step in steps if step < end}))
 
     def milestones(self, bracket: int = 0) -> tuple[int, ...]:
-        """Return the steps of a bracket's rungs, ascending, all below `max_t`."""
+        """
+        Return the steps of a bracket's rungs, ascending, all below `max_t` and below 2**62.
+
+        No trial can reach a later step, and its number might exceed 64 bits.
+        """
         if not 0 <= bracket < self.brackets:  # only another program stores such a bracket
             return ()
         return self._milestones_of_first[bracket:]
@@ -220,8 +232,9 @@ class ASHA(BaseScheduler):
         return self.brackets - 1
 
     def next_decision_step(self, bracket: int, step: int) -> int | None:
-        """Return the next milestone after `step`, or `max_t`; see `next_milestone`."""
-        return next_milestone(self.milestones(bracket), self.max_t, step)
+        """Return what `next_milestone` does; None for a step that no trial can reach."""
+        due = next_milestone(self.milestones(bracket), self.max_t, step)
+        return due if due < STEPS_END else None  # a later step might not fit into a message
 
     def locks(self, bracket: int, step: int) -> Sequence[RungKey]:
         """

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from studydb.artifacts import INLINE, open_store
 from studydb.artifacts.directory import DirectoryStore
-from studydb.domain.canonical import is_number
+from studydb.domain.canonical import is_number, plain_text
 from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.selections import Selection
@@ -101,13 +101,18 @@ def directory(name: str, value: Any) -> Path:
     Read the path of a directory.
 
     Raises:
-        InvalidSpec: There is no such directory.
+        InvalidSpec: There is no such directory, or this user cannot look for it.
         UsageError: The path begins with "~", and that home directory is unknown.
     """
     path = expanded(value) if isinstance(value, str | os.PathLike) else None
-    if path is None or not path.is_dir():
-        raise InvalidSpec(f"{name} is {value!r}; it must be a directory.")
-    return path
+    try:
+        if path is not None and path.is_dir():
+            return path
+    except OSError as cause:
+        raise InvalidSpec(
+            f"{name} is {value!r}; it must be a directory that can be read: {cause.strerror}."
+        ) from cause
+    raise InvalidSpec(f"{name} is {value!r}; it must be a directory.")
 
 
 def working_directory(workdir: Any) -> Path:
@@ -125,22 +130,20 @@ def store_url(checkpoints: Any) -> str | None:
     Read a path or URL as the URL of a checkpoint store; None stands for the database's default.
 
     Raises:
-        UsageError: The value is neither a path nor a URL, `open_store` refuses it, or it is the
-            path of a file, or of something below a file.
+        UsageError: The value is neither a path nor a URL, `plain_text` or `open_store` refuses it,
+            or it is the path of a file, or of something below a file.
     """
     if checkpoints is None:
         return None
-    if checkpoints == INLINE:
-        return INLINE
     path = os.fspath(checkpoints) if isinstance(checkpoints, os.PathLike) else checkpoints
     if not isinstance(path, str):
         raise InvalidSpec(
             f"checkpoints is {checkpoints!r}; give a directory that all workers see, as a path, or "
             "the URL of a store."
         )
-    if "\0" in path:
-        raise InvalidSpec(f"Checkpoints cannot go to {path!r}: a path contains no NUL.")
-    store = open_store(path)
+    if path == INLINE:
+        return INLINE
+    store = open_store(plain_text(path, subject="The argument checkpoints"))
     if isinstance(store, DirectoryStore):
         # Unlike `pathlib`, `os.path` raises no error if this user may not read a folder above.
         exist = (one for one in (store.root, *store.root.parents) if os.path.exists(one))  # noqa: PTH110

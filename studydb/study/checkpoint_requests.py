@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from studydb.db import Database
-from studydb.domain.arguments import count
+from studydb.domain.arguments import count, flag
 from studydb.domain.records import Study as Record
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.operations.pin import pin, unpin
@@ -44,7 +44,7 @@ class CheckpointRequests:
         """
         number = self.number_of(trial)
         at = None if step is None else count("step", step, least=0)
-        if remove:
+        if flag("remove", remove):
             return list(self._ask_once(unpin, number, step=at))
         return [int(self._ask_once(pin, number, step=at))]
 
@@ -63,4 +63,4 @@ class CheckpointRequests:
         Returns:
             What was deleted, and what could not be deleted because its store fails on this host.
         """
-        return collect(self.database, self.record, dry_run=dry_run)
+        return collect(self.database, self.record, dry_run=flag("dry_run", dry_run))

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from studydb.analysis.definition import differences, space_lines
 from studydb.db import Database
+from studydb.domain.arguments import flag
 from studydb.domain.custom_scheduler import CustomScheduler
 from studydb.domain.errors import (
     InvalidName,
@@ -138,9 +139,10 @@ def create_study(
 def _opened(
     storage: str | None, new: NewStudy, code: Code | None, *, load_if_exists: bool
 ) -> Study:
+    continues = flag("load_if_exists", load_if_exists)
     database = open_database(storage, make=True)
     with closed_on_error(database):
-        record = _create(database, new, code, load_if_exists=load_if_exists)
+        record = _create(database, new, code, load_if_exists=continues)
         _warn_of_differences(record, new)
         return Study(database, record)
 

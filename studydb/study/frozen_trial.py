@@ -194,7 +194,7 @@ class FrozenTrial(records.TrialRow):
 
     @classmethod
     def of(cls, row: records.TrialRow, database: Database, study: records.Study) -> Self:
-        """Copy a row into a trial that can read its checkpoints."""
+        """Copy a row into a trial that can read its checkpoints; restore the floats of params."""
 
         def checkpoint(trial: records.TrialRow) -> Checkpoint | None:
             found = read_patiently(lambda: newest(database, trial=trial, study_id=study.id))
@@ -205,6 +205,9 @@ class FrozenTrial(records.TrialRow):
             return [Checkpoint(database, study, trial, each) for each in found]
 
         columns = {name: getattr(row, name) for name in _FIELDS}
+        space = study.space
+        columns |= {name: space.restore_floats(columns[name]) for name in ("params", "config")}
+        columns["changed"] = space.restore_floats_by_path(row.changed)
         return cls(
             **columns,
             _checkpoint=checkpoint,

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 from studydb.analysis.best_by import find_best
 from studydb.db import Database
-from studydb.domain.arguments import LARGEST_32, count, integer
+from studydb.domain.arguments import LARGEST_32, count, flag, integer
 from studydb.domain.errors import InvalidSpec, NotAllowed
 from studydb.domain.life.retention import Keep, read_keep
 from studydb.domain.life.states import Status
@@ -200,7 +200,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         from studydb.analysis.frames import trials_dataframe  # noqa: PLC0415  pandas is an extra
 
-        return trials_dataframe(self.database, self.record, invalidated=invalidated)
+        all_trials = flag("invalidated", invalidated)
+        return trials_dataframe(self.database, self.record, invalidated=all_trials)
 
     def results_dataframe(self, *, invalidated: bool = False) -> "pd.DataFrame":
         """
@@ -210,7 +211,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         """
         from studydb.analysis.frames import results_dataframe  # noqa: PLC0415  pandas is an extra
 
-        return results_dataframe(self.database, self.record, invalidated=invalidated)
+        all_trials = flag("invalidated", invalidated)
+        return results_dataframe(self.database, self.record, invalidated=all_trials)
 
     @suggesting_keywords
     def enqueue(
@@ -341,7 +343,7 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         to_set = read_settings(**limits)
         if workdir is not None and trainable is None:
             raise InvalidSpec(
-                f"workdir={os.fspath(workdir)!r} says where workers search for a trainable; give "
+                f"workdir={workdir!r} says where workers search for a trainable; give the "
                 "trainable, too."
             )
         url = checking.store_url(checkpoints)

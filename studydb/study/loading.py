@@ -3,6 +3,7 @@
 from contextlib import closing, suppress
 
 from studydb.db import Database
+from studydb.domain.arguments import flag
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_study_name
@@ -50,11 +51,12 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
         CheckpointError: The bytes of a checkpoint cannot be removed; the study's rows are kept.
     """
     check_study_name(name)
+    may_be_missing = flag("missing_ok", missing_ok)
     with closing(open_database(storage, make=False)) as database:
         try:
             study = read_patiently(lambda: load(database, name))
         except UnknownStudy:
-            if missing_ok:
+            if may_be_missing:
                 return
             raise
         with suppress(UnknownStudy):  # the reply to an earlier try's last COMMIT was lost

@@ -174,7 +174,7 @@ def _prepared(given: Any) -> bytes | Path:
         if not os.path.isdir(path):  # noqa: PTH112
             what = "is a file" if is_file else "does not exist, or cannot be read"
             raise CheckpointError(
-                f"The checkpoint {path} {what}; give a trial, a directory or a "
+                f"The checkpoint {str(path)!r} {what}; give a trial, a directory or a "
                 f"{PICKLE_SUFFIX} file."
             )
     elif not isinstance(given, Mapping):

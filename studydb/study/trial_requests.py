@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from studydb.db import Database
+from studydb.domain.arguments import flag
 from studydb.domain.errors import InvalidSpec, UsageError
 from studydb.domain.life.states import Status
 from studydb.domain.listed_rows import ListedNote
@@ -92,16 +93,17 @@ class TrialRequests:
             UsageError: `discard_checkpoints` is given, but no trials are.
             CheckpointError: The bytes of discarded checkpoints cannot be deleted on this host.
         """
-        if discard_checkpoints:
+        at_once = flag("now", now)
+        if flag("discard_checkpoints", discard_checkpoints):
             if not numbers:
                 raise UsageError(
                     "Name the trials whose checkpoints are to be deleted; a stopped study keeps "
                     "its checkpoints, because it can be resumed."
                 )
             chosen = [self.number_of(each) for each in numbers]
-            stop_and_discard(self._ask_once, self.database, self.record, chosen, now=now)
+            stop_and_discard(self._ask_once, self.database, self.record, chosen, now=at_once)
             return
-        options = {"now": True} if now else {}
+        options = {"now": True} if at_once else {}
         self._control(control.stop, Status.STOPPED, numbers, **options)
 
     @suggesting_keywords
@@ -137,7 +139,10 @@ class TrialRequests:
                 "Give the numbers of the trials to run again, or select='errored', 'cancelled', "
                 "'finished' or 'all'."
             )
-        options = {"from_scratch": from_scratch, "skips_cloned": select is not None}
+        options = {
+            "from_scratch": flag("from_scratch", from_scratch),
+            "skips_cloned": select is not None,
+        }
         if select is None:
             chosen = [self.number_of(each) for each in numbers]
         else:
@@ -168,7 +173,7 @@ class TrialRequests:
         """
         if not numbers:
             raise UsageError("Name the trials to invalidate.")
-        if not undo and not reason:
+        if not flag("undo", undo) and not reason:
             raise UsageError("Say why: reason='the labels were wrong', for example.")
         text = check_note(reason) if reason else ""
         chosen = [self.number_of(each) for each in numbers]

@@ -93,7 +93,7 @@ def ask_judge(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         "reason": None if decision.reason is None else str(decision.reason),
         "entry": entry
         and {
-            "rung": tuple(map(index, entry.rung)),
+            "rung": tuple(map(_in_64_bits, entry.rung)),
             "score": float(entry.score),
             "waits": bool(entry.waits),
         },
@@ -119,15 +119,23 @@ def ask_next_work(scheduler: Any, arguments: Mapping[str, Any]) -> dict[str, Any
     work = scheduler.next_work(WorkView(json.loads(arguments["text"])))
     match work:
         case WaitingTrial():
-            return {"rung": tuple(map(index, work.rung)), "trial_id": index(work.trial_id)}
+            return {
+                "rung": tuple(map(_in_64_bits, work.rung)),
+                "trial_id": _in_64_bits(work.trial_id),
+            }
         case Close():
-            return {"rung": tuple(map(index, work.rung)), "keep": index(work.keep)}
+            return {"rung": tuple(map(_in_64_bits, work.rung)), "keep": _in_64_bits(work.keep)}
         case Idle():
             return {"idle": str(work)}
     raise TrainableError(
         f"{NEXT_WORK} returned {_described(work)}; return a trial of view.best_waiting(rung), "
         "studydb.Close(rung, keep), studydb.Idle.START_NEW or studydb.Idle.WAIT."
     )
+
+
+def _in_64_bits(number: Any) -> int:
+    """Bound an integer, because a message holds 64 bits; no rung or trial has such a number."""
+    return max(-(2**63), min(index(number), 2**63 - 1))
 
 
 def _described(answer: Any) -> str:

@@ -20,13 +20,16 @@ WRONG = [
     ),
     ({"space": ["x"]}, "The space is ['x'], which is not a dict"),
     ({"stop": 3}, "stop is 3; give metrics and bounds, such as {'loss': 3} or ['loss>=3']"),
+    ({"stop": np.array(3)}, "stop is array(3); give metrics and bounds"),
     ({"stop": [3]}, "The stop rule 3 is not a comparison; write for example 'loss>=3'"),
     ({"stop": {3: 4}}, "The metric name is 3, an int; give a text"),
     ({"stop": {"loss": "much"}}, "The stop rule for 'loss' needs a number, not 'much'"),
     ({"checkpoints": 3}, "checkpoints is 3; give a directory that all workers see, as a path"),
     ({"checkpoints": "ftp://b/x"}, "Checkpoints cannot go to 'ftp://b/x'"),
     ({"checkpoints": Path(__file__)}, "is a file; give a directory"),
-    ({"checkpoints": "a\0b"}, "a path contains no NUL"),
+    ({"checkpoints": np.array([1, 2])}, "checkpoints is array([1, 2]); give a directory"),
+    ({"checkpoints": "a\0b"}, "The argument checkpoints holds a NUL character"),
+    ({"checkpoints": "\ud800"}, "The argument checkpoints holds '\\ud800', which is not Unicode"),
     ({"storage": 3}, "storage is 3; give a URL, such as 'sqlite:///studydb.db'"),
     ({"storage": Path("x.db")}, "give a URL, such as 'sqlite:///studydb.db'"),
     ({"storage": "x.db"}, "'x.db' is no storage URL. Write sqlite:///studydb.db or"),
@@ -37,12 +40,15 @@ WRONG = [
     ({"num_trials": 10.0}, "num_trials is 10.0; it must be an integer of 1 or more"),
     ({"num_trials": True}, "num_trials is True; it must be an integer of 1 or more"),
     ({"max_failures": None}, "max_failures is None; it must be an integer of -1 or more"),
+    ({"fail_fast": np.array([1, 2])}, "fail_fast is array([1, 2]); it must be True or False"),
+    ({"load_if_exists": "no"}, "load_if_exists is 'no'; it must be True or False"),
     ({"scheduler": "ASHA"}, "scheduler is 'ASHA'; give an object, such as studydb.ASHA("),
     ({"scheduler": studydb.ASHA}, "give an object, such as studydb.ASHA(max_t=27)"),
     ({"scheduler": studydb.RandomSearch()}, "scheduler is RandomSearch"),
     ({"searcher": studydb.ASHA(max_t=3)}, "searcher is ASHA"),
     ({"workdir": "nowhere"}, "workdir is 'nowhere'; it must be a directory"),
     ({"workdir": 3}, "workdir is 3; it must be a directory"),
+    ({"workdir": "x" * 5000}, "xx'; it must be a directory"),
 ]
 
 
@@ -75,6 +81,19 @@ REFUSED = [
     (lambda study: study.enqueue({}, checkpoint_step=5), "is 5, but no checkpoint is given"),
     (lambda study: study.ask(timeout="soon"), "timeout is 'soon'; it must be a number of sec"),
     (lambda study: study.rename(3), "The study name is 3, an int; give a text"),
+    (lambda study: study.enqueue({}, tags=np.array(3)), "tags is array(3); give a list of texts"),
+    (lambda study: study.set(workdir=True), "workdir=True says where workers search for a"),
+    (lambda study: study.stop(now="no"), "now is 'no'; it must be True or False"),
+    (lambda study: study.stop(0, discard_checkpoints="no"), "discard_checkpoints is 'no'; it must"),
+    (lambda study: study.retry(0, from_scratch="no"), "from_scratch is 'no'; it must be True or"),
+    (lambda study: study.invalidate(0, reason="r", undo="no"), "undo is 'no'; it must be True or"),
+    (lambda study: study.pin(0, remove="no"), "remove is 'no'; it must be True or False"),
+    (lambda study: study.gc(dry_run="no"), "dry_run is 'no'; it must be True or False"),
+    (
+        lambda study: study.trials_dataframe(invalidated="no"),
+        "invalidated is 'no'; it must be True",
+    ),
+    (lambda study: study.results_dataframe(invalidated=1), "invalidated is 1; it must be True or"),
 ]
 
 
@@ -128,6 +147,13 @@ def test_loading_or_deleting_by_a_name_of_a_wrong_type_raises_a_usage_error(sqli
     for call in (studydb.load_study, studydb.delete_study):
         with pytest.raises(UsageError, match="The study name is 3"):
             call(3, storage=sqlite_url)
+
+
+def test_deletion_with_a_wrong_missing_ok_is_refused(study, sqlite_url):
+    with pytest.raises(UsageError, match="missing_ok is 'no'; it must be True or False"):
+        studydb.delete_study(study.name, storage=sqlite_url, missing_ok="no")
+
+    assert study.counts.total == 0
 
 
 def test_error_for_an_existing_name_suggests_loading_or_deleting_the_study(study, sqlite_url):

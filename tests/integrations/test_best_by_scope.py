@@ -3,11 +3,12 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 import studydb
 from studydb.analysis.best_by import find_best
-from studydb.domain.errors import InvalidSpec, NoResults
+from studydb.domain.errors import InvalidName, InvalidSpec, NoResults
 
 CURVES = {
     0: [0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9],
@@ -81,7 +82,10 @@ def test_invalidated_trial_is_not_the_best(study):
     [
         ({"scope": "first"}, InvalidSpec, "'last-10-avg'"),
         ({"metric": "sub/size"}, InvalidSpec, "mode is missing"),
+        ({"metric": np.array([1, 2])}, InvalidName, r"The metric name is array\(\[1, 2\]\)"),
+        ({"metric": "", "mode": "min"}, InvalidName, "The metric name is empty"),
         ({"mode": "least"}, InvalidSpec, "mode is 'least'"),
+        ({"mode": np.array([1, 2])}, InvalidSpec, r"mode is array\(\[1, 2\]\)"),
         ({"metric": "none", "mode": "min"}, NoResults, "The metrics are: 'loss', 'sub/size'"),
         ({"scop": "last"}, TypeError, "scope"),
     ],
@@ -96,6 +100,7 @@ def test_wrong_arguments_are_refused(study, asked, error, says):
     [
         ([1e308, 1e308, 1e308], "avg", 1e308),
         ([math.inf, 1.0], "avg", math.inf),
+        ([1e308, 1e308, -math.inf], "avg", -math.inf),
         ([0.5, math.nan], "avg", 0.5),
         ([0.5, math.nan], "all", 0.5),
         ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "last-5-avg", 4.0),

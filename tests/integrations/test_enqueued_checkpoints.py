@@ -204,6 +204,7 @@ def test_uploaded_checkpoint_of_one_trial_is_not_accepted_for_another(study):
         (99, UnknownTrial, "has no trial 99"),
         (3.5, InvalidSpec, "checkpoint is 3.5"),
         ("no-such-directory", CheckpointError, "does not exist"),
+        ("\ud800", CheckpointError, r"The checkpoint '\\ud800' does not exist"),
         ("", InvalidSpec, "checkpoint is empty; write '.'"),
     ],
 )

@@ -1,7 +1,9 @@
 """Data frames have the rows of the SQL views, and the same values, bit for bit."""
 
+import json
 import math
 import tracemalloc
+from decimal import Decimal
 
 import pytest
 from harness import arrange
@@ -14,8 +16,8 @@ from studydb.domain.life.states import Mode, Reason, State
 from studydb.domain.listed_rows import ListedResult
 from studydb.domain.metrics import Result
 from studydb.domain.records import Batch
-from studydb.domain.space.search_space import Space, choice, loguniform, randint, uniform
-from studydb.operations import pages
+from studydb.domain.space.search_space import Space, choice, loguniform, quniform, randint, uniform
+from studydb.operations import control, pages
 from studydb.store import view_rows
 
 pytestmark = pytest.mark.each_database
@@ -166,6 +168,64 @@ def test_type_of_a_column_follows_its_values(pd, values, dtype):
         assert [None if missing(value) else value for value in series.tolist()] == values
 
 
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1e23, 0.5, None], "float64"),
+        ([7.234567890123456e20, 1e9], "float64"),
+        ([1.1744127458518728e16, 2e17], "float64"),
+        ([1e16], "float64"),
+        ([0, -3e17], "float64"),
+        ([2**60, 3], "int64"),
+        ([10**16, 2**60 + 1], "int64"),
+        ([10**16 - 1, 1], "int64"),
+        ([1e23, 2**70 + 1], "object"),
+    ],
+)
+def test_doubles_that_jsonb_returns_as_integers_make_the_same_column(pd, values, dtype):
+    returned = Values()
+    returned.extend([jsonb(value) for value in values])
+    written = Values()
+    written.extend(values)
+
+    for column in (returned, written):
+        series = pd.Series(column.finish())
+        assert series.dtype == dtype
+        if dtype != "object":
+            assert all(same(seen, value) for seen, value in zip(series, values, strict=True))
+
+
+def test_frames_have_doubles_for_large_doubles(database):
+    space = Space.read({"net": {"x": loguniform(1.0, 1e22)}, "q": quniform(0, 1e20, 1e17)})
+    study = arrange.new_study(database, space=space, num_trials=None)
+    worker = arrange.SimulatedWorker(database, study)
+    given = [(7.234567890123456e20, 1e17), (2.0, 0.0), (1e16, 1e20)]
+    for x, q in given:
+        arrange.enqueued(database, study, net={"x": x}, q=q)
+        worker.take().report(0.5, 0.25, flops=x, exact=1e17)
+    worker.take().finish(0.1)
+
+    trials, results = trials_dataframe(database, study), results_dataframe(database, study)
+
+    assert trials["net/x"].dtype == trials["q"].dtype == "float64"
+    assert [*zip(trials["net/x"], trials["q"], strict=True)][:3] == given
+    assert results["flops"].dtype == results["exact"].dtype == "float64"
+    by_trial = results.groupby("number")["flops"].quantile(0.5)
+    assert by_trial.tolist()[:3] == [x for x, _ in given]
+    assert math.isnan(results["flops"].iloc[-1])
+
+
+def test_frames_have_doubles_for_changed_doubles(database):
+    space = Space.read({"net": {"x": loguniform(1.0, 1e22)}})
+    study = arrange.new_study(database, space=space)
+    number = arrange.enqueued(database, study, net={"x": 2.0})
+    control.resume(database, study, [number], arrange.new_request(), changes={"net/x": 1e21})
+
+    (changed,) = trials_dataframe(database, study)["changed"]
+
+    assert repr(changed) == "{'net/x': 1e+21}"
+
+
 def test_column_of_texts_marks_missing_values(pd):
     column = Values(n_missing=1)
     column.extend(["a", None, "NaN"])
@@ -248,6 +308,12 @@ def select(database, view, study):
     with database.begin(write=False) as txn:
         rows = txn.all(view.select().where(view.c.study == study.name).order_by(*keys))
     return [row._asdict() for row in rows]
+
+
+def jsonb(value):
+    """Return a number as PostgreSQL returns it."""
+    text = json.dumps(value)
+    return int(Decimal(text)) if "e+" in text else json.loads(text)
 
 
 def missing(value):

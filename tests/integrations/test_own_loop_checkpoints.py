@@ -302,6 +302,8 @@ def test_checkpoint_too_large_for_the_database_is_not_stored(create_study, stora
     [
         (3, studydb.UsageError, "a dict or a directory"),
         ("no such directory", studydb.CheckpointError, "does not exist"),
+        ("\ud800", studydb.CheckpointError, r"The checkpoint '\\ud800' does not exist"),
+        ("x" * 5000, studydb.CheckpointError, "cannot be read|does not exist"),
         ({"lock": threading.Lock()}, studydb.CheckpointError, "cannot be pickled"),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from harness.arrange import SimulatedWorker, change, enqueued, new_request, new_study
 
 from studydb.domain.life.states import Mode, Origin, Reason, State
+from studydb.domain.space.search_space import Space, loguniform
 from studydb.lease.trial_history import History
 from studydb.operations import control, history
 from studydb.operations.retry import retry
@@ -49,6 +50,16 @@ def test_first_read_has_all_trials_in_ascending_order(cache, worker):
     assert (seen[2].values, seen[2].scores, seen[2].last_step) == ((0.5,), (0.5,), 1)
     assert seen[0].values is None
     assert seen[0].origin is Origin.SEARCHER
+
+
+def test_observed_params_are_floats_if_the_domain_has_floats(database):
+    space = Space.read({"net": {"x": loguniform(1.0, 1e22)}})
+    study = new_study(database, space=space)
+    enqueued(database, study, net={"x": 7.234567890123457e20})
+
+    (seen,) = History(database, study).changes()
+
+    assert repr(seen.params) == "{'net': {'x': 7.234567890123457e+20}}"
 
 
 @pytest.mark.row("A8")

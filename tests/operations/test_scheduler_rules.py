@@ -5,11 +5,12 @@ from random import Random
 
 import numpy as np
 import pytest
-from harness.arrange import SimulatedWorker, new_request, new_study
+from harness.arrange import SimulatedWorker, new_request, new_study, rows
 
 from studydb.analysis.explaining import explain_state
 from studydb.domain.life.states import Mode, Reason, State
 from studydb.operations import control
+from studydb.operations.create import load
 from studydb.operations.reads import list_trials, trial_details
 from studydb.schedulers import ASHA, MedianStopping
 
@@ -31,6 +32,19 @@ def test_trial_is_stopped_by_its_rank_as_in_syne_tune(database, mode, reduction_
         scores.append(value if mode is Mode.MIN else -value)
         rank = np.searchsorted(np.sort(scores), scores[-1]) / len(scores)
         assert (verdict is not None) == (rank > 1 / reduction_factor)
+
+
+def test_asha_whose_max_t_exceeds_64_bits_is_stored_and_stops_trials(database):
+    scheduler = ASHA(max_t=10**30)
+    study = new_study(database, scheduler=scheduler)
+    worker = SimulatedWorker(database, study)
+
+    verdicts = [worker.ask().report(value).verdict for value in (0.1, 0.2)]
+
+    assert load(database, study.name).scheduler == scheduler
+    assert rows(database, "SELECT max(step) FROM rung") == [(4**30,)]
+    assert verdicts[0] is None
+    assert verdicts[1].reason is Reason.EARLY_STOPPED
 
 
 @pytest.mark.row("E7")

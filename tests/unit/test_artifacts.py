@@ -328,6 +328,12 @@ def test_put_directory_refuses_a_file_and_a_path_that_does_not_exist(store, sour
         store.put_directory(place(), source / "weights.bin")
     with pytest.raises(CheckpointError, match="does not exist"):
         store.put_directory(place(), source / "nothing")
+    with pytest.raises(CheckpointError, match=r"/\\ud800' does not exist"):
+        store.put_directory(place(), source / "\ud800")
+    with pytest.raises(
+        CheckpointError, match=r"cannot be read|does not exist"
+    ):  # by Python version
+        store.put_directory(place(), source / ("x" * 5000))
 
 
 def test_directory_with_too_many_files_is_refused(source, monkeypatch):

@@ -62,6 +62,9 @@ def judge(step, value, *, cutoff=None, entered=False, **options):
         ({"max_t": 10, "reduction_factor": 1.5}, (1, 2, 3, 4, 6, 8)),
         ({"max_t": 1000, "reduction_factor": 10}, (1, 10, 100)),
         ({"max_t": 243, "reduction_factor": 3}, (1, 3, 9, 27, 81)),
+        ({"max_t": 2**63}, tuple(4**k for k in range(31))),  # no trial reaches step 4**31 = 2**62
+        ({"max_t": 10**400}, tuple(4**k for k in range(31))),
+        ({"max_t": 10**30, "grace_period": 2**62}, ()),
     ],
 )
 def test_rungs_are_at_the_grace_period_times_powers_of_the_reduction_factor_below_max_t(
@@ -90,6 +93,13 @@ def test_next_decision_step_is_the_next_rung_or_max_t_and_then_each_step():
     due = [scheduler.next_decision_step(0, step) for step in range(10)]
 
     assert due == [1, 3, 3, 9, 9, 9, 9, 9, 9, 10]
+
+
+@pytest.mark.parametrize("options", [{"reduction_factor": 10**30}, {"grace_period": 10**29}])
+def test_step_that_no_trial_can_reach_needs_no_decision(options):
+    scheduler = ASHA(max_t=10**30, **options)
+
+    assert scheduler.next_decision_step(0, 1) is None
 
 
 def test_report_is_judged_at_the_last_milestone_up_to_its_step():
@@ -311,6 +321,17 @@ def test_asha_stored_by_an_older_version_has_the_rule_ray_and_no_end_game():
     assert (promotion.rule, promotion.end_game) == ("ray", 0)
     assert stopping.to_json() == row
     assert promotion.to_json() == row | {"type": "promotion"}
+
+
+def test_asha_stored_by_an_older_version_may_have_a_bracket_at_a_rung_that_no_trial_can_reach():
+    row = {"name": "ASHA", "max_t": 2**63, "grace_period": 1, "reduction_factor": 2, "brackets": 64}
+
+    scheduler = read(row)
+
+    assert scheduler.to_json() == row
+    assert scheduler.milestones(61) == (2**61,)
+    assert scheduler.milestones(62) == scheduler.milestones(63) == ()
+    assert scheduler.next_decision_step(63, 5) is None
 
 
 def test_default_end_game_of_promotion_is_two_fifths_if_trials_can_reach_max_t():

@@ -110,6 +110,7 @@ def test_valid_decision_without_a_reason_gets_the_default_reason_of_its_action(a
     ("answer", "why"),
     [
         (Decision(entry=Entry(RungKey(1, 2), 0.5)), r"in the rung \(1, 2\), but it is at"),
+        (Decision(entry=Entry(RungKey(0, 10**30), 0.5)), r"but it is at \(0, 2\)"),
         (Decision(entry=Entry(KEY, math.nan)), "the score NaN"),
         (Decision(Action.PAUSE), "answered PAUSE with waits=False"),
         (Decision(Action.PAUSE, entry=Entry(KEY, 0.5)), "answered PAUSE with waits=False"),
@@ -170,6 +171,7 @@ def test_answer_of_a_process_that_does_not_speak_the_protocol_is_refused(plain):
         (WaitingTrial(KEY, 7, 0.4), WaitingTrial(KEY, 7, 0.4)),
         (WaitingTrial(KEY, 7, 99.0), WaitingTrial(KEY, 7, 0.4)),
         (Close((0, 2), np.int64(3)), Close(KEY, 3)),
+        (Close(KEY, 10**30), Close(KEY, 2**63 - 1)),
         (Idle.START_NEW, Idle.START_NEW),
     ],
 )
@@ -183,6 +185,9 @@ def test_valid_work_is_accepted_with_the_score_that_the_view_showed(answer, work
         (WaitingTrial(KEY, 8, 0.4), "is not the best of those that wait"),
         (WaitingTrial(RungKey(1, 2), 7, 0.4), "is not the best of those that wait"),
         (Close(KEY, -1), "keeps -1 trials"),
+        (Close(KEY, -(10**30)), "keeps -9223372036854775808 trials"),
+        (Close(RungKey(0, 10**30), 1), "which does not exist"),
+        (WaitingTrial(KEY, 10**30, 0.4), "is not the best of those that wait"),
         (Close(RungKey(0, 3), 1), r"\(0, 3\), which does not exist: .* close a rung of view.rungs"),
     ],
 )

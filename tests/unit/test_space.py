@@ -98,6 +98,26 @@ def test_config_gives_numbers_the_type_of_their_distribution():
     assert type(config["act"]) is float
 
 
+def test_integers_of_stored_params_become_floats_where_the_domain_has_floats():
+    space = Space.read({"net": {"x": uniform(0, 1e23), "k": randint(1, 9)}, "q": quniform(0, 4, 1)})
+
+    restored = space.restore_floats({"net": {"x": 10**23, "k": 3}, "q": 2, "other": 10**16})
+
+    assert repr(restored) == "{'net': {'x': 1e+23, 'k': 3}, 'q': 2.0, 'other': 10000000000000000}"
+    assert repr(space.restore_floats_by_path({"net/x": 10**23})) == "{'net/x': 1e+23}"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"x": 0.5, "k": 3}, {"x": True}, {"x": 2 * 10**16}, {"x": 10**400}, {}, [10**16], None],
+)
+def test_params_without_integers_to_restore_are_returned_as_they_are(params):
+    space = Space.read({"x": uniform(0, 1e16), "k": randint(1, 9)})
+
+    assert space.restore_floats(params) is params
+    assert space.restore_floats_by_path(params) is params
+
+
 @pytest.mark.parametrize(
     "params", [{"command": "rm"}, {"a": {"x": 2, "path": "/"}}, {"a/path": "/"}, {"a": {"x": 2}}]
 )

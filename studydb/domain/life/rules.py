@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from studydb.domain.arguments import elements
 from studydb.domain.canonical import is_number
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.custom_rule import (
@@ -104,11 +105,11 @@ def read_rules(stop: Any) -> tuple[Rule, ...]:
         return tuple(_threshold(metric, ">=", bound) for metric, bound in stop.items())
     if isinstance(stop, str | Plateau | StopRule | type):
         stop = [stop]
-    if not isinstance(stop, Iterable):
+    if (rules := elements(stop)) is None:
         raise InvalidSpec(
             f"stop is {stop!r}; give metrics and bounds, such as {{'loss': 3}} or ['loss>=3']."
         )
-    return tuple(map(_read_rule, stop))
+    return tuple(map(_read_rule, rules))
 
 
 def rule_from_json(stored: Mapping[str, Any]) -> Rule:

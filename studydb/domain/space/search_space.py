@@ -26,7 +26,7 @@ from studydb.domain.space.distributions import (
     randint,
     uniform,
 )
-from studydb.domain.space.domains import Choice, Domain, Enumerable
+from studydb.domain.space.domains import Choice, Domain, Enumerable, Real
 from studydb.domain.space.exact_arithmetic import as_float
 from studydb.domain.space.leaves import Written, constant, leaf_json, walk
 from studydb.domain.text.display import shortened
@@ -169,6 +169,35 @@ class Space:
                 self._flatten(value, f"{path}/", values)
             else:
                 values[path] = value
+
+    def restore_floats(self, params: Any) -> Any:
+        """
+        Make floats of the integers in stored params or in a stored config, where domains say so.
+
+        PostgreSQL returns 1e16 as an integer. Integers outside their domain stay integers. If there
+        is nothing to convert, this method returns the given object, because each claim calls it.
+        """
+        if not (self._reals and isinstance(params, Mapping)):
+            return params
+        values = self.flatten(params)
+        floats = self._floats_for(values)
+        return self.nest(values | floats) if floats else params
+
+    def restore_floats_by_path(self, values: Any) -> Any:
+        """Do what `restore_floats` does for values by path, such as those of `flatten`."""
+        floats = self._floats_for(values) if isinstance(values, Mapping) else None
+        return {**values, **floats} if floats else values
+
+    def _floats_for(self, values: Mapping[str, Any]) -> dict[str, float]:
+        return {
+            path: domain.cast(value)
+            for path, domain in self._reals.items()
+            if type(value := values.get(path)) is int and domain.contains(value)
+        }
+
+    @cached_property
+    def _reals(self) -> Mapping[str, Real]:
+        return {path: each for path, each in self.parameters.items() if isinstance(each, Real)}
 
     def config(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """

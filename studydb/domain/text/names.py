@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from studydb.domain.arguments import elements
 from studydb.domain.errors import InvalidName
 from studydb.domain.text.display import shortened, with_article
 
@@ -70,9 +71,9 @@ def check_tags(tags: Iterable[object], *, name: str = "tags") -> tuple[str, ...]
         InvalidName: `tags` is a single text, or there are more than 50 tags; or a tag is not a text
             of 1 to 200 printable characters, begins or ends with a space, or contains a comma.
     """
-    if isinstance(tags, str) or not isinstance(tags, Iterable):
+    if isinstance(tags, str) or (given := elements(tags)) is None:
         raise InvalidName(f"{name} is {tags!r}; give a list of texts, such as ['baseline'].")
-    checked = sorted({_check_text(tag, "tag") for tag in tags})
+    checked = sorted({_check_text(tag, "tag") for tag in given})
     for tag in checked:
         if "," in tag:
             raise InvalidName(f"The tag {_shown(tag)} holds a ','; give each tag by itself.")
