@@ -6,6 +6,7 @@ from typing import Any
 
 from studydb.domain.life.rules import Rule, Threshold
 from studydb.domain.records import Study
+from studydb.domain.resources import Resources
 from studydb.domain.scheduling import Scheduler
 from studydb.domain.space.domains import Domain
 from studydb.domain.space.search_space import Space
@@ -177,9 +178,16 @@ def differences(found: StudySpec, asked: StudySpec, defaults: StudySpec) -> dict
     for name in ("scheduler", "searcher", "stop", "checkpoints", *DEFAULTS):
         old, new, default = (_spec_text(each, name) for each in (found, asked, defaults))
         # `losses_at_step` is not an argument: `create_study` sets it if `max_losses` is not given.
-        if new not in (old, default) and name != "losses_at_step":
+        is_alike = new in (old, default) or (name == "resources" and _ask_alike(found, asked))
+        if not is_alike and name != "losses_at_step":
             differing[name] = f"{name} is {old}, not {new}"
     return differing
+
+
+def _ask_alike(found: StudySpec, asked: StudySpec) -> bool:
+    """Whether two studies ask for the same resources; older versions rounded 2/3 up."""
+    old, new = found.resources, asked.resources
+    return isinstance(old, Resources) and isinstance(new, Resources) and old.is_close(new)
 
 
 def _spec_text(spec: StudySpec, name: str) -> str:

@@ -208,15 +208,18 @@ def _reached_limit(overview: Overview) -> str | None:
 
 
 def status_text(study: Study, overview: Overview) -> str:
-    """Return the study's status; say it if the study is half deleted."""
-    return overview.progress.status + (", half deleted" if study.is_half_deleted else "")
+    """Return the study's status; say it if a deletion has begun."""
+    if study.is_half_deleted:
+        return f"{overview.progress.status}, half deleted"
+    return overview.progress.status + (", being deleted" if study.is_being_deleted else "")
 
 
 def next_commands(study: Study, overview: Overview) -> list[str]:
     """Choose the commands that a person probably needs next, without --storage."""
     name, row = shlex.quote(study.name), overview.row
-    if study.is_half_deleted:
-        return [f"studydb delete {name} --yes"]
+    if study.is_being_deleted:
+        resume = [] if study.is_half_deleted else [f"studydb resume {name}"]
+        return [f"studydb delete {name} --yes", *resume]
     commands = []
     if row.error:
         commands += [f"studydb trials {name} --state ERROR", f"studydb retry {name} --errored"]

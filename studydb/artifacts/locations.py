@@ -106,8 +106,9 @@ def _files_folder(database_file: Path) -> Path:
     """
     Return the folder beside an SQLite file.
 
-    If the path is a link to the file, the folder beside the link counts only if an earlier version
-    of studydb has made it. Otherwise all paths to a file have the same folder.
+    If the path is a link to the file, the folder is beside the file itself, so that all paths to a
+    file have the same folder. But if there is a folder beside the link, which an earlier version of
+    studydb has made, this folder counts.
     """
     folder = database_file.with_name(f"{database_file.name}.files")
     if not database_file.is_symlink() or folder.exists():

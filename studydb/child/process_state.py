@@ -25,6 +25,12 @@ _TASKS = Path("/proc/self/task")
 _LIMITS = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
 
 
+def stop_timers() -> None:
+    """Stop the alarms that the user's code has set: a handler could raise outside of that code."""
+    for timer in _TIMERS:
+        signal.setitimer(timer, 0)
+
+
 class ProcessState:
     """
     The state of this process before its first trial.
@@ -46,8 +52,7 @@ class ProcessState:
 
     def restore(self) -> None:
         """Undo what a trial has changed in environment, signals, timers and umask."""
-        for timer in _TIMERS:
-            signal.setitimer(timer, 0)
+        stop_timers()
         faulthandler.cancel_dump_traceback_later()
         signal.set_wakeup_fd(-1)
         for number, handler in _handlers().items():

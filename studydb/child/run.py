@@ -22,7 +22,7 @@ from studydb.artifacts.restore_cache import open_cache
 from studydb.child.channel import Channel
 from studydb.child.job import Job, TrainableImport, read_job
 from studydb.child.messages import Began, End, Ended, NextAttempt, read_from_supervisor, write
-from studydb.child.process_state import ProcessState
+from studydb.child.process_state import ProcessState, stop_timers
 from studydb.child.running_trial import RunningTrial, current
 from studydb.child.seeding import seed
 from studydb.child.staleness import Staleness
@@ -78,6 +78,9 @@ _HOST_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE
 If a trial's directory cannot be used because of one of these errors, another host may succeed, so
 the trial does not fail.
 """
+
+_MOST_CAUSES = 100
+"""How many causes of an error are looked at; an error may be its own cause."""
 
 _USAGE = 2
 """The exit code of argparse for wrong or missing arguments."""
@@ -254,8 +257,8 @@ class _TrialProcess:
         with suppress(OSError):  # the next report notices that the worker is gone
             self._channel.send(write(Began(time.monotonic(), starts_warm_with_devices(function))))
         ended = _call(self._run or function, trial, self._lift_memory_limit)
-        _stop_timers()
-        handles_sigterm = trial.raised_for is None and self._signals.are_replaced
+        stop_timers()
+        handles_sigterm = trial.raised_for is None and self._signals.sigterm_is_replaced
         trial.settle()
         trial.close()
         if self._has_object and self._state is not None:
@@ -321,16 +324,19 @@ def _call(
     except GivenBack as error:
         return Ended(End.GIVEN_BACK, Failure("GivenBack", str(error), ""), later=error.later)
     except BaseException as error:  # noqa: BLE001  sys.exit() is a failure of the trial, too
-        if lift_memory_limit is not None:  # the traceback still holds what the trial had allocated
-            lift_memory_limit()
+        if lift_memory_limit is not None and _is_out_of_memory(error):
+            lift_memory_limit()  # the traceback still holds what the trial had allocated
         return _ended_by(error, trial)
     return Ended(trial.raised_for or End.COMPLETED)
 
 
-def _stop_timers() -> None:
-    """Stop alarms that the user's code has set: a handler could raise outside of that code."""
-    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
-        signal.setitimer(timer, 0)
+def _is_out_of_memory(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if cause is None or isinstance(cause, MemoryError):
+            break
+        cause = cause.__cause__ or cause.__context__
+    return isinstance(cause, MemoryError)
 
 
 def reason_for_fresh_starts(function: Callable[..., Any]) -> str | None:

@@ -46,9 +46,9 @@ class StopSignals:
             signal.signal(number, self._handle)
 
     @property
-    def are_replaced(self) -> bool:
-        """Whether the user's code has replaced the handler of SIGTERM."""
-        return signal.getsignal(signal.SIGTERM) != self._handle
+    def sigterm_is_replaced(self) -> bool:
+        """Whether the user's code has a handler of its own for SIGTERM; ignoring it is none."""
+        return signal.getsignal(signal.SIGTERM) not in (self._handle, signal.SIG_IGN)
 
     def end(self) -> None:
         """

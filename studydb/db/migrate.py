@@ -223,6 +223,8 @@ def _migrating(database: Database) -> Iterator[sa.Connection]:
 def _locked_postgresql(engine: sa.Engine) -> Iterator[sa.Connection]:
     # Locks and settings end with the transaction, so they do not stay on a pooler's connection.
     with engine.connect() as connection, connection.begin():
+        # After the wait for the lock, the migration must see what another migration has changed.
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         _lock_database(connection)

@@ -28,7 +28,7 @@ _CURES = {
     _STILL_USED: "Drop what depends on it, type the command again, and make again what you have "
     "dropped.",
 }
-"""Errors that nothing but a change by a person cures."""
+"""What cures errors that last until a person changes something."""
 
 _UNIQUE = "23505"
 _NO_SUCH_KEY = "23503"

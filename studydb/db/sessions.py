@@ -92,7 +92,8 @@ def set_for_session(server_version: int, url: URL) -> str:
     options in the URL say so, too. A setting that also waits for a standby stays.
     """
     settings: dict[str, str] = {}
-    if "synchronous_commit" not in str(url.query.get("options", "")):
+    options = str(url.query.get("options", "")).lower().replace("-", "_")
+    if "synchronous_commit" not in options:
         settings["synchronous_commit"] = _WAITS_FOR_DISK
     if server_version >= _TRANSACTION_TIMEOUT_SINCE:
         settings["transaction_timeout"] = f"'{int(TRANSACTION_TIMEOUT_S * 1000)}'"

@@ -103,9 +103,10 @@ def _may_only_read(path: Path) -> bool:
 
 
 def _would_leave_files(path: Path) -> bool:
-    """Whether SQLite would make a `-shm` file, although this user may only read the database."""
-    is_used = path.with_name(f"{path.name}-shm").exists()
-    return not is_used and os.access(path, os.R_OK) and not os.access(path, os.W_OK)
+    """Whether SQLite would make a `-shm` file that the file's owner could not use."""
+    if path.with_name(f"{path.name}-shm").exists() or os.access(path, os.W_OK):
+        return False
+    return os.access(path, os.R_OK) and path.stat().st_uid != os.geteuid()
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ _NETWORK_FILE_SYSTEMS = (
 
 _PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|[^&\s]*)", re.IGNORECASE)
 
-_USER_AND_PASSWORD = re.compile(r"(://[^/@:?]*:)(?!\d+(?:[/?]|$))[^/@?]+(?=[/?]|$)")
+_USER_AND_PASSWORD = re.compile(r"(://[^/@:?\[]*:)(?!\d+(?:[/?,]|$))[^@]+$")
 """A password without a host behind it, as in `postgresql://me:secret`; digits are a port."""
 
 
@@ -62,9 +62,10 @@ def read_url(text: str) -> URL:
             "Give a file: sqlite:///studydb.db."
         )
     if "?" in text:
-        options = text.partition("?")[2]
+        options = text.partition("?")[2].split("&")
+        names = ", ".join(sorted({option.partition("=")[0] for option in options}))
         raise UsageError(
-            f"An SQLite URL takes no options, and {mask_text(text)!r} has {options!r}. Write "
+            f"An SQLite URL takes no options, and {mask_text(text)!r} has {names!r}. Write "
             "sqlite:///studydb.db; write a '?' in a file's name as %3F. To protect the file, "
             "change its rights: a database that may only be read is opened for reading."
         )

@@ -197,6 +197,7 @@ class Study(NewStudy):
             and the stores of other studies from whose checkpoints its trials began. None in the
             tuple stands for the default store.
         status: The stored status; FINISHED is computed and never stored.
+        is_being_deleted: Whether a deletion has begun; it may have failed.
         is_half_deleted: Whether a deletion has removed the study's files, and perhaps trials. Then
             the study can only be deleted.
     """
@@ -206,6 +207,7 @@ class Study(NewStudy):
     former_checkpoints: tuple[str | None, ...]
     status: Status
     created_at: datetime
+    is_being_deleted: bool = False
     is_half_deleted: bool = False
 
 

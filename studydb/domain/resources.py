@@ -4,8 +4,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from decimal import ROUND_DOWN, Decimal
-from math import inf, isfinite
+from math import floor, inf, isfinite
 from typing import Any
 
 from msgspec import Struct, field, structs
@@ -26,8 +25,6 @@ MOST_AMOUNT = 1e9
 
 DECIMALS = 6
 """Amounts are rounded to this many decimals, so that sums of them are exact: 0.1 + 0.2 is 0.3."""
-
-_LEAST_AMOUNT = Decimal(1).scaleb(-DECIMALS)
 
 NOTHING = "nothing"
 """The text of a request for nothing."""
@@ -79,6 +76,13 @@ class Resources(Struct, frozen=True):
     def to_json(self) -> dict[str, float]:
         """Return the amounts as they are stored, by name."""
         return self.amounts
+
+    def is_close(self, other: "Resources") -> bool:
+        """Whether the amounts differ by one unit of the last decimal at most, as in 2/3."""
+        mine, others = self.amounts, other.amounts
+        return mine.keys() == others.keys() and all(
+            round(abs(mine[name] - others[name]), DECIMALS) <= 10**-DECIMALS for name in mine
+        )
 
     def __str__(self) -> str:
         return amounts_text(self.amounts) or NOTHING
@@ -187,16 +191,17 @@ def _checked_name(name: str, each: Any) -> str:
 
 def _amount(name: str, each: str, value: Any) -> float:
     try:
-        amount = inf if isinstance(value, bool) else float(value)
+        # Round down, so that six trials with 1/6 GPU each fit on one GPU. First round to three more
+        # decimals, because 0.7 + 0.1 is 0.7999999999999999.
+        scaled = inf if isinstance(value, bool) else round(float(value) * 10**DECIMALS, 3)
+        amount = floor(scaled) / float(10**DECIMALS)
     except (TypeError, ValueError, OverflowError):
         amount = inf
     if not 0 <= amount <= MOST_AMOUNT:  # also refuses NaN
         raise InvalidSpec(
             f"{name} gives {each} as {value!r}; it must be a number from 0 to {MOST_AMOUNT:g}."
         )
-    # Round down, so that six trials with 1/6 GPU each fit on one GPU.
-    rounded = float(Decimal(repr(amount)).quantize(_LEAST_AMOUNT, ROUND_DOWN))
-    return rounded + 0.0  # never -0.0, whose text would differ from that of 0.0
+    return amount
 
 
 class Capacity(Struct, frozen=True):

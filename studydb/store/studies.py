@@ -329,6 +329,7 @@ def _read(txn: Txn, row: Row) -> Study:
         status=Status(row.status),
         created_at=row.created_at,
         created_by=row.created_by or "",
+        is_being_deleted=row.deleting_at is not None,
         is_half_deleted=stored.get(_HALF_DELETED, False),
         **{name: getattr(row, name) for name in _IN_COLUMNS},
         **settings,

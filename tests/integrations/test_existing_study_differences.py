@@ -68,6 +68,19 @@ def test_different_limit_that_can_be_changed_is_named_with_its_cure(storage_url)
     )
 
 
+def test_amount_that_an_older_version_has_rounded_up_gives_no_warning(storage_url, monkeypatch):
+    options = {"storage": storage_url, "resources": {"gpus": 2 / 3}}
+    with monkeypatch.context() as older:
+        older.setattr("studydb.domain.resources.floor", round)
+        study = studydb.create_study("digits", None, **OPTIONS | options)
+        assert study.record.resources.gpus == 0.666667
+        study.close()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        studydb.create_study("digits", None, **OPTIONS | options).close()
+
+
 @pytest.mark.parametrize("others", [{}, {"num_trials": 30}, {"searcher": studydb.RandomSearch()}])
 def test_omitted_or_equal_argument_gives_no_warning(storage_url, others):
     options = {"storage": storage_url, "searcher": studydb.RandomSearch(seed=3), "num_trials": 30}

@@ -14,6 +14,7 @@ import sys
 from contextlib import closing
 
 import pytest
+from fleet.host_users import NOBODY
 from harness import arrange
 from harness.commands import reading_commands
 
@@ -84,6 +85,12 @@ def make_read_only(folder, *, mode=0o555):
     folder.chmod(mode)
 
 
+def give_to_another_user(path):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(path, NOBODY, -1)
+
+
 def start_python(folder, *arguments):
     return subprocess.Popen(
         [sys.executable, "-c", WITHOUT_CAPABILITIES, *arguments],
@@ -121,6 +128,8 @@ def leave_wal(folder):
 def test_reading_commands_leave_no_file_beside_a_read_only_file(archive, mode):
     """The file's owner could not use a `-shm` file of another user, and could not write any more."""
     make_read_only(archive, mode=mode)
+    if mode == 0o755:
+        give_to_another_user(archive / "studies.db")
 
     errors = studydb(archive, *READS)
 

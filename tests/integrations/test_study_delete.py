@@ -130,6 +130,7 @@ def test_study_that_is_resumed_while_its_files_are_removed_keeps_its_rows(
 
     assert "A person has resumed, paused or stopped study 'digits'" in refused.err
     assert len(arrange.rows(database, "SELECT id FROM trial")) == 2
+    assert "being deleted" not in console("status", "digits").out
     assert load(database, "digits").status is Status.RUNNING
 
 
@@ -159,19 +160,23 @@ def test_delete_removes_checkpoints_and_output_of_the_deleted_study_only(
 
 
 def test_delete_keeps_the_rows_if_the_checkpoints_cannot_be_removed(
-    sqlite_url, tmp_path, monkeypatch, create_study
+    console, sqlite_url, tmp_path, monkeypatch, create_study
 ):
     def refuse(*_):
         raise CheckpointError("The checkpoint x cannot be removed: no.")
 
     study = create_study("digits", checkpoints=str(tmp_path), storage=sqlite_url)
     monkeypatch.setattr("studydb.artifacts.directory.DirectoryStore.delete_study", refuse)
+    monkeypatch.setenv("STUDYDB_STORAGE", sqlite_url)
 
     with pytest.raises(CheckpointError, match="cannot be removed"):
         studydb.delete_study("digits", storage=sqlite_url)
 
     assert study.counts.total == 0
     assert load(study.database, "digits").uuid == study.record.uuid
+    status = console("status", "digits")
+    assert "STOPPED, being deleted" in status.out
+    assert status.out.endswith("studydb delete digits --yes\n  studydb resume digits\n")
 
 
 @pytest.mark.parametrize("files_remain", [True, False])

@@ -254,9 +254,11 @@ IN_MEMORY = "in memory is lost with its process…Give a file: sqlite:///studydb
         ("sqlite://", IN_MEMORY),
         ("sqlite:///:memory:", IN_MEMORY),
         ("sqlite:///file:x?mode=memory&uri=true", IN_MEMORY),
-        ("sqlite:///x.db?mode=ro", "An SQLite URL takes no options…'mode=ro'…its rights"),
+        ("sqlite:///x.db?mode=ro", "An SQLite URL takes no options…'mode'…its rights"),
         ("sqlite:///what?now.db", "write a '?' in a file's name as %3F"),
+        ("sqlite:///x.db?password=secret", "'sqlite:///x.db?password=***' has 'password'"),
         ("postgresql://u:secret", "is no storage URL"),
+        ("postgresql://u:x/secret?y", "'postgresql://u:***' is no storage URL"),
         (
             "studydb.db",
             "is no storage URL. Write sqlite:///studydb.db or postgresql://user@host/database",

@@ -38,6 +38,7 @@ AMOUNTS = st.dictionaries(
         ({"memory_gb": 8.0, "cpus": 1}, "cpus=1, memory_gb=8"),
         ({"cpus": 1 / 3}, "cpus=0.333333"),
         ({"cpus": 0.29, "gpus": 1 / 6}, "cpus=0.29, gpus=0.166666"),
+        ({"cpus": 0.7 + 0.1, "gpus": (0.1 + 0.7) * 10, "licence": -1e-12}, "cpus=0.8, gpus=8"),
     ],
 )
 def test_every_spelling_of_a_request_gives_the_same_text(value, text):

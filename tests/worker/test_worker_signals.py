@@ -92,6 +92,19 @@ def test_no_failure_is_counted_if_the_signal_to_the_worker_ends_a_process_that_t
     assert [one.reason for one in sqlite_stage.attempts()] == ["PREEMPTED"]
 
 
+def test_trial_that_ignores_sigterm_and_ends_while_its_worker_stops_is_completed(sqlite_stage):
+    sqlite_stage.create("obedient:handles_sigterm", space={"at_sigterm": "ignore"})
+    worker = sqlite_stage.start(grace=20)
+    sqlite_stage.await_result()
+
+    worker.send(signal.SIGTERM)
+    eventually(lambda: "waiting up to" in worker.output())
+    sqlite_stage.open_gate("all")
+
+    assert worker.exit_code() == 143
+    assert [one.reason for one in sqlite_stage.attempts()] == ["COMPLETED"]
+
+
 @pytest.mark.parametrize("is_drained", [False, True])
 @pytest.mark.parametrize("at_sigterm", ["return", "exit", "report"])
 def test_trial_that_handles_sigterm_itself_is_released_when_its_worker_stops(

@@ -62,11 +62,19 @@ def ignores_sigterm(config, trial):
 
 
 def handles_sigterm(config, trial):
-    """Report once, and do what `at_sigterm` says at SIGTERM: return, exit, or report further."""
+    """
+    Report once, and do what `at_sigterm` says at SIGTERM: return, exit, or report further.
+
+    If it says "ignore", ignore SIGTERM, and return when the gate "all" is open.
+    """
     signals, then = [], config["at_sigterm"]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0) if then == "exit" else signals.append(1))
     try:
         trial.report({"loss": 1.0})
+        if then == "ignore":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            _pass(Path(config["folder"]), 1)
+            return
         while not signals or then == "report":
             time.sleep(0.02)
             if then == "report":
