@@ -124,11 +124,7 @@ def set_status(
     with suppress(Duplicate), database.begin() as txn:
         _record(txn, study, EventKind(f"study {status.lower()}"), request)
         if studies.is_half_deleted(txn, study_id=study.id):
-            raise NotAllowed(
-                f"Study {study.name!r} is half deleted: a deletion has removed its files, and "
-                "perhaps trials. "
-                f"Delete the rest: `studydb delete {shlex.quote(study.name)} --yes`."
-            )
+            raise half_deleted(study)
         if status is Status.RUNNING:
             check_limits(txn, study)
         studies.set_status(txn, study_id=study.id, status=status, now=now)
@@ -136,6 +132,14 @@ def set_status(
     while status is Status.RUNNING and n_moved == sweeps.MOST:
         with database.begin() as txn:
             n_moved = sweeps.unpause(txn, study_id=study.id)
+
+
+def half_deleted(study: Study) -> NotAllowed:
+    """Make the error of a request about a study that can only be deleted."""
+    return NotAllowed(
+        f"Study {study.name!r} is half deleted: a deletion has removed its files, and perhaps "
+        f"trials. Delete the rest: `studydb delete {shlex.quote(study.name)} --yes`."
+    )
 
 
 def extend(database: Database, study: Study, request: Request, *, n_more: int) -> int:

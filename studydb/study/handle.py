@@ -516,6 +516,8 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
         return read_patiently(lambda: operation(self.database, self.record))
 
     def _ask_once(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if self.record.is_half_deleted:
+            raise control.half_deleted(self.record)
         request = Request(uuid4().hex, whoami())
         return write_patiently(
             self.database, lambda: operation(self.database, self.record, *args, request, **options)

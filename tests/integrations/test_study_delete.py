@@ -113,8 +113,9 @@ def test_half_deleted_study_can_only_be_deleted(console, database, monkeypatch):
     status = console("status", "digits")
     assert "status   STOPPED, half deleted" in status.lines
     assert status.lines[-1].startswith("  studydb delete digits --yes")
-    for command in ("resume", "pause", "stop"):
-        refused = console(command, "digits", code=1)
+    for command in ("resume", "pause", "stop", "extend --trials 3", "enqueue lr=0.1", "retry 0"):
+        name, *arguments = command.split()
+        refused = console(name, "digits", *arguments, code=1)
         assert "Delete the rest: `studydb delete digits --yes`" in refused.err
     console("delete", "digits", "--yes")
     assert set(row_counts(database).values()) == {0}
