@@ -14,8 +14,9 @@ import studydb
 from studydb.analysis.wide import make_wide_views
 from studydb.artifacts.locations import Locations
 from studydb.db import wide_view_sql
-from studydb.domain.errors import CheckpointError, StorageBusy, UnknownStudy
+from studydb.domain.errors import CheckpointError, NotAllowed, StorageBusy, UnknownStudy
 from studydb.domain.life.states import State, Status
+from studydb.operations import control
 from studydb.operations.create import load
 from studydb.operations.delete import delete
 from studydb.processes import this_process
@@ -117,6 +118,8 @@ def test_half_deleted_study_can_only_be_deleted(console, database, monkeypatch):
         name, *arguments = command.split()
         refused = console(name, "digits", *arguments, code=1)
         assert "Delete the rest: `studydb delete digits --yes`" in refused.err
+    with pytest.raises(NotAllowed, match="half deleted"):  # this record is older than the deletion
+        control.set_status(database, study, Status.RUNNING, arrange.new_request())
     console("delete", "digits", "--yes")
     assert set(row_counts(database).values()) == {0}
 
