@@ -181,7 +181,18 @@ class Checkpoints:
         delete_bytes(self._study, begun, stores)
 
     def _discard(self, held: HeldAttempt, replaced: list[Checkpoint], stores: Stores) -> None:
+        """
+        Delete replaced checkpoints.
+
+        For the quota, checkpoints of other trials are replaced, too. Those trials may have saved to
+        a store that the study has had only since this attempt began.
+        """
+        known = set(stores.outside_database())
+        outside = [old.url for old in replaced if old.url != INLINE]
         with suppress(StorageTransient):
+            if any(store_of_new(url) not in known for url in outside):
+                study = self._retry(lambda: refreshed(self._database, self._study))
+                stores = self._database.locations.checkpoint_stores(study)
             delete_removed(
                 self._database, self._study, replaced, trial_uuid=held.claim.uuid, stores=stores
             )

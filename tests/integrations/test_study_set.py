@@ -1,5 +1,6 @@
 """`studydb set` changes a study's trainable, limits, retention, resources and checkpoint store."""
 
+import os
 from uuid import uuid4
 
 import pytest
@@ -105,6 +106,29 @@ def test_delete_removes_the_files_of_a_study_from_all_its_stores(console, databa
 
     for name in "ab":
         assert [path.name for path in (tmp_path / name).iterdir()] == [other.uuid]
+
+
+def test_quota_removes_checkpoints_from_a_store_that_is_newer_than_the_attempt_that_saves(
+    create_study, storage_url, tmp_path
+):
+    options = {"num_trials": 2, "keep": "last=1, quota=300kB", "storage": storage_url}
+    study = create_study("mine", None, checkpoints=str(tmp_path / "a"), **options)
+    weights = os.urandom(80_000)
+    first = study.ask()
+    first.report({"loss": 1.0}, checkpoint={"weights": weights})
+    study.set(checkpoints=str(tmp_path / "b"))
+    with study.ask() as second:
+        for _ in range(2):
+            second.report({"loss": 1.0}, checkpoint={"weights": weights})
+
+    for _ in range(2):  # the second save replaces the first checkpoint of the other trial
+        first.report({"loss": 1.0}, checkpoint={"weights": weights})
+
+    files = [path for name in "ab" for path in (tmp_path / name).rglob("*") if path.is_file()]
+    kept = arrange.rows(study.database, "SELECT url FROM checkpoint WHERE removed_at IS NULL")
+    assert sorted(path.as_uri() for path in files) == sorted(url for (url,) in kept)
+    assert len(kept) == 3
+    first.finish()
 
 
 @pytest.fixture
