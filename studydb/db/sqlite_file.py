@@ -44,8 +44,8 @@ def open_file(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
     Returns:
         A connection; an `ArchiveConnection` if SQLite would have to write in the file's folder, and
-        this user may not write there, or may not write to the file. In the second case SQLite would
-        make files there that belong to this user, and that the file's owner could not use.
+        this user may not write there, or may only read the file of another user. In the second case
+        SQLite would make files there that the file's owner could not use.
 
     Raises:
         StorageDenied: The `-wal` file holds changes, or the `-journal` file holds an unfinished
