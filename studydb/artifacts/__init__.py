@@ -18,7 +18,7 @@ from studydb.artifacts.parameter_files import fetch_parameter, store_parameter
 from studydb.artifacts.signing import is_signed, sign_checkpoint
 from studydb.artifacts.store import Place, Store, Stored, check_uuid, digest_of, parts_of
 from studydb.artifacts.store_urls import open_store
-from studydb.artifacts.stores import Stores
+from studydb.artifacts.stores import Stores, store_part
 from studydb.artifacts.tree import scan
 
 __all__ = [
@@ -42,5 +42,6 @@ __all__ = [
     "scan",
     "sign_checkpoint",
     "store_parameter",
+    "store_part",
     "unpack_directory",
 ]

@@ -12,7 +12,7 @@ from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import INLINE
 from studydb.artifacts.store import check_uuid
 from studydb.artifacts.store_urls import open_store
-from studydb.artifacts.stores import Stores
+from studydb.artifacts.stores import CHECKPOINTS_FOLDER, FILES_ENDING, Stores
 from studydb.domain.errors import StorageError, UsageError
 from studydb.settings import expanded
 
@@ -40,8 +40,12 @@ class Locations(Struct, frozen=True):
 
     def checkpoint_stores(self, study: "Study") -> Stores:
         """Return a study's checkpoint stores; a study that names no store has the default store."""
-        former = (self.store_url(url) for url in study.former_checkpoints)
-        return Stores(self.store_url(study.checkpoints), tuple(former))
+        return Stores(
+            self.store_url(study.checkpoints),
+            former=tuple(map(self.store_url, study.former_checkpoints)),
+            sources=tuple(map(self.store_url, study.source_checkpoints)),
+            default=self.store_url(None),
+        )
 
     def log_dir(self, study: "Study", lease: "Lease") -> Path:
         return self.log_root(study) / str(lease.number) / str(lease.attempt)
@@ -71,16 +75,13 @@ class Locations(Struct, frozen=True):
 
     def remove_files(self, study: "Study") -> None:
         """
-        Remove a study's checkpoints outside the database, and its trials' files on this host.
+        Remove the files of a study's trials on this host.
 
-        The trials' files are the output of the attempts and the directories of the trials.
+        These files are the output of the attempts and the directories of the trials.
 
         Raises:
-            CheckpointError: A store cannot remove the checkpoints.
-            StorageError: The folder of the trials' files cannot be removed.
+            StorageError: The folder of these files cannot be removed.
         """
-        for store in self.checkpoint_stores(study).outside_database():
-            open_store(store).delete_study(study.uuid)
         root = self.log_root(study)
         try:
             with suppress(FileNotFoundError):
@@ -89,8 +90,8 @@ class Locations(Struct, frozen=True):
             raise StorageError(f"The output in {root} cannot be removed: {cause}.") from cause
 
     def remove_folders(self, study: "Study") -> None:
-        """Remove a study's folders from its stores; `remove_files` has removed their contents."""
-        for store in self.checkpoint_stores(study).outside_database():
+        """Remove a study's folders from its stores; their contents have been removed before."""
+        for store in self.checkpoint_stores(study).own():
             open_store(store).remove_folder(study.uuid)
 
     def store_url(self, url: str | None) -> str:
@@ -99,7 +100,7 @@ class Locations(Struct, frozen=True):
             return url
         if self.database_file is None:
             return INLINE
-        return DirectoryStore(_files_folder(self.database_file) / "checkpoints").url
+        return DirectoryStore(_files_folder(self.database_file) / CHECKPOINTS_FOLDER).url
 
 
 def _files_folder(database_file: Path) -> Path:
@@ -110,11 +111,11 @@ def _files_folder(database_file: Path) -> Path:
     file have the same folder. But if there is a folder beside the link, which an earlier version of
     studydb has made, this folder counts.
     """
-    folder = database_file.with_name(f"{database_file.name}.files")
+    folder = database_file.with_name(f"{database_file.name}{FILES_ENDING}")
     if not database_file.is_symlink() or folder.exists():
         return folder
     file = Path(os.path.realpath(database_file))
-    return file.with_name(f"{file.name}.files")
+    return file.with_name(f"{file.name}{FILES_ENDING}")
 
 
 def _state_folder() -> Path:

@@ -462,8 +462,8 @@ class RemoteStore:
             return f"{text} {self._scheme.cure}."
         if isinstance(cause, FileNotFoundError):
             return (
-                f"{text} Make the bucket or directory, or name another store: "
-                "`studydb set NAME checkpoints=URL`."
+                f"{text} Make the bucket or directory. To save new checkpoints in another store, "
+                "type: `studydb set NAME checkpoints=URL`."
             )
         return text
 

@@ -20,12 +20,18 @@ MOST_WORKERS = 1000
 @click.command()
 @study_argument
 @click.option("--yes", is_flag=True, help="Confirm: delete the study.")
+@click.option(
+    "--skip-failing-stores",
+    is_flag=True,
+    help="Leave the checkpoints in stores that cannot remove them.",
+)
 @storage_option
-def delete(*, name: str, yes: bool, storage: Storage) -> None:
+def delete(*, name: str, yes: bool, skip_failing_stores: bool, storage: Storage) -> None:
     """
     Delete NAME: its trials, results and checkpoints, and on this host the trials' output and files.
 
     If a trial is running, the study is stopped but not deleted: run the command again later.
+    --skip-failing-stores is for buckets and disks that are gone for good.
     """
     from studydb.study import delete_study
 
@@ -37,7 +43,9 @@ def delete(*, name: str, yes: bool, storage: Storage) -> None:
             f"Study {name!r} in {shown} would be deleted with its {trials}, their results "
             "and checkpoints, for good. Add --yes to confirm."
         )
-    delete_study(name, storage=storage.url)
+    skipped = delete_study(name, storage=storage.url, skip_failing_stores=skip_failing_stores)
+    for error in skipped:
+        click.echo(f"Checkpoints were left: {visible(error)}", err=True)
     click.echo(f"Study {name!r}: deleted with its {trials}, results and checkpoints.{elsewhere}")
 
 

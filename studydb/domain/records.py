@@ -193,9 +193,10 @@ class Study(NewStudy):
     A study's row, with its specs as objects.
 
     Attributes:
-        former_checkpoints: The other stores that the study reads: stores to which it saved before,
-            and the stores of other studies from whose checkpoints its trials began. None in the
-            tuple stands for the default store.
+        former_checkpoints: The stores to which the study saved before. None in the tuple stands for
+            the default store.
+        source_checkpoints: The stores of other studies from whose checkpoints trials of this study
+            began; None as above.
         status: The stored status; FINISHED is computed and never stored.
         is_being_deleted: Whether a deletion has begun; it may have failed.
         is_half_deleted: Whether a deletion has removed the study's files, and perhaps trials. Then
@@ -205,6 +206,7 @@ class Study(NewStudy):
     id: int
     space_version: int
     former_checkpoints: tuple[str | None, ...]
+    source_checkpoints: tuple[str | None, ...]
     status: Status
     created_at: datetime
     is_being_deleted: bool = False

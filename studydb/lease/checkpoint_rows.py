@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from studydb.artifacts import INLINE, Stores, is_signed, open_store, parts_of, sign_checkpoint
+from studydb.artifacts import (
+    INLINE,
+    Stores,
+    is_signed,
+    open_store,
+    parts_of,
+    sign_checkpoint,
+    store_part,
+)
 from studydb.artifacts.checkpoint_records import Restore, Saved, Upload
 from studydb.db import Database
 from studydb.domain.checkpoint import AbandonedUpload, Checkpoint
@@ -22,7 +30,7 @@ from studydb.domain.errors import (
 )
 from studydb.domain.records import Claim, Study
 from studydb.lease.held import HeldAttempt
-from studydb.lease.study_folders import make_study_folder, store_of_new
+from studydb.lease.study_folders import make_study_folder
 from studydb.lease.upload_collector import delete_bytes
 from studydb.operations.checkpoints import delete_rows, mark_corrupt
 from studydb.operations.refresh import refreshed
@@ -127,7 +135,7 @@ class Checkpoints:
         data = None
         if checkpoint.url == INLINE:
             data = self._retry(lambda: restore(self._database, checkpoint=checkpoint))
-        elif (store := store_of_new(checkpoint.url)) in stores.outside_database():
+        elif (store := store_part(checkpoint.url)) in stores.own():
             self._make_folder(store)
         return Restore.of(checkpoint, data=data, stores=stores)
 
@@ -187,10 +195,10 @@ class Checkpoints:
         For the quota, checkpoints of other trials are replaced, too. Those trials may have saved to
         a store that the study has had only since this attempt began.
         """
-        known = set(stores.outside_database())
+        known = stores.own()
         outside = [old.url for old in replaced if old.url != INLINE]
         with suppress(StorageTransient):
-            if any(store_of_new(url) not in known for url in outside):
+            if any(store_part(url) not in known for url in outside):
                 study = self._retry(lambda: refreshed(self._database, self._study))
                 stores = self._database.locations.checkpoint_stores(study)
             delete_removed(

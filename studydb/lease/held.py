@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 from uuid import uuid4
 
+from studydb.artifacts import store_part
 from studydb.db import Database
 from studydb.domain.attempt_process import AttemptProcess
 from studydb.domain.checkpoint import Checkpoint
@@ -24,7 +25,7 @@ from studydb.lease.retries import PATIENCE_S, ignore, never, retry_until_answere
 from studydb.lease.room import UNLIMITED, Room
 from studydb.lease.rule_judge import AskRule, RuleJudge
 from studydb.lease.scheduler_judge import SchedulerJudge
-from studydb.lease.study_folders import make_study_folder, store_of_new
+from studydb.lease.study_folders import make_study_folder
 from studydb.operations.fail import fail
 from studydb.operations.finish import finish
 from studydb.operations.record_event import record_event
@@ -200,7 +201,7 @@ class HeldAttempt:
             CheckpointError: `make_study_folder` cannot or must not make the folder.
         """
         self._check_open()
-        store = store_of_new(url)
+        store = store_part(url)
         try:
             self._send(lambda: make_study_folder(self._database, self._study, store), None)
         except CheckpointError as error:

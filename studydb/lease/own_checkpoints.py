@@ -32,6 +32,7 @@ class OwnCheckpoints:
     def __init__(self, database: Database, study: Study, held: HeldAttempt) -> None:
         self._database, self._study, self._held = database, study, held
         self._rows: Checkpoints | None = None
+        self._upload: Upload | None = None
         self._stores = Stores(INLINE)
         self._cache: RestoreCache | None = None
         self._copy: weakref.finalize[[TemporaryDirectory, int], OwnCheckpoints] | None = None
@@ -81,7 +82,7 @@ class OwnCheckpoints:
 
     def begin(self, *, step: int) -> Upload | None:
         """Record and return the upload that begins; None if the store is in the database."""
-        upload = self._saver().begin(step=step)
+        upload = self._upload = self._saver().begin(step=step)
         if upload is not None:
             self._held.begin_upload(upload.uuid, upload.url)
         return upload
@@ -106,6 +107,16 @@ class OwnCheckpoints:
         """
         if refusal := self._opened().record(self._held, saved, self._stores):
             self._warn(refusal)
+
+    def delete_upload(self) -> None:
+        """
+        If the lease is lost, delete the bytes of an upload that has failed or was interrupted.
+
+        Another process may have deleted the upload's row before these bytes were written. In this
+        case, no other process deletes the bytes.
+        """
+        if self._held.is_lost and self._upload is not None:
+            self._opened().delete_upload(self._held, self._upload, self._stores)
 
     def record_error(self, error: CheckpointError) -> None:
         """

@@ -168,14 +168,18 @@ class OwnTrial:
     def _save(self, prepared: bytes | Path, step: int) -> None:
         """Flush the results and save a checkpoint; if the store fails, record its error."""
         try:
-            upload = self._guarded(lambda: self._checkpoints.begin(step=step))
-            saved = self._checkpoints.store(prepared, step=step, upload=upload)
-        except CheckpointError as cause:
-            error = cause
-            self._guarded(self._held.flush)
-            self._guarded(lambda: self._checkpoints.record_error(error))
-        else:
-            self._guarded(lambda: self._checkpoints.record(saved))
+            try:
+                upload = self._guarded(lambda: self._checkpoints.begin(step=step))
+                saved = self._checkpoints.store(prepared, step=step, upload=upload)
+            except CheckpointError as cause:
+                error = cause
+                self._guarded(self._held.flush)
+                self._guarded(lambda: self._checkpoints.record_error(error))
+            else:
+                self._guarded(lambda: self._checkpoints.record(saved))
+        except BaseException:
+            self._checkpoints.delete_upload()
+            raise
 
     def flush(self) -> None:
         """

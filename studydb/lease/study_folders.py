@@ -7,7 +7,7 @@ attempt has saved in a directory decides: a host makes a folder only if it sees 
 if there is none.
 """
 
-from studydb.artifacts import open_store, parts_of
+from studydb.artifacts import open_store
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import Study
@@ -38,15 +38,10 @@ def check_study_folders(database: Database, study: Study) -> None:
         CheckpointError: The study's folder is missing in a store, and this host does not see the
             newest checkpoint that an attempt has saved in a directory.
     """
-    stores = list(database.locations.checkpoint_stores(study).outside_database())
+    stores = database.locations.checkpoint_stores(study).own()
     missing = [store for store in map(open_store, stores) if not store.has_study(study.uuid)]
     if missing and _saves_elsewhere(database, study):
         missing[0].check_study(study.uuid)
-
-
-def store_of_new(url: str) -> str:
-    """Return the store's part of an object's URL: the URL without the object's path."""
-    return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 
 def _saves_elsewhere(database: Database, study: Study) -> bool:

@@ -28,6 +28,7 @@ def refreshed(database: Database, study: Study) -> Study:
         study,
         checkpoints=now.checkpoints,
         former_checkpoints=now.former_checkpoints,
+        source_checkpoints=now.source_checkpoints,
         keep=now.keep,
         trainable=trainable,
     )

@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 from msgspec import Struct
 
-from studydb.artifacts import INLINE
 from studydb.db import Txn
 from studydb.domain.checkpoint import Checkpoint
 from studydb.domain.errors import NotAllowed, NotFound
@@ -138,8 +137,8 @@ def begin_from(
     Store from which checkpoint a new trial begins.
 
     A pin keeps a checkpoint of another trial until the new trial ends. If the other trial is of
-    another study, and the checkpoint is not inline, that study's stores become former stores of
-    `study`. An uploaded checkpoint needs no pin, because it becomes a checkpoint of the new trial.
+    another study, `study` reads that study's stores from now on. An uploaded checkpoint needs no
+    pin, because it becomes a checkpoint of the new trial.
 
     Args:
         source: What `lock_source` returned.
@@ -162,7 +161,7 @@ def begin_from(
         actor=request.actor,
         reason=pins.START,
     )
-    if start.study_id != study.id and source.url != INLINE:
+    if start.study_id != study.id:
         studies.read_stores_of(txn, study_id=study.id, other_id=start.study_id)
 
 

@@ -40,6 +40,7 @@ _IN_JSON = [name for name in DEFAULTS if name not in study.c]
 """Settings that no query filters by. They are keys of the JSON column `settings`."""
 
 _HALF_DELETED = "half_deleted"
+_FORMER, _SOURCES = "former_checkpoints", "source_checkpoints"
 """A key of `settings`; it is True if a deletion has removed the study's files."""
 
 THIS = study.c.id == sa.bindparam("study")
@@ -253,13 +254,14 @@ class Changeable(Struct, frozen=True):
 
     Attributes:
         checkpoints: The store of new checkpoints; None for the default store.
-        former_checkpoints: See `Study.former_checkpoints`.
+        former_checkpoints, source_checkpoints: See `Study`.
         keep: Which checkpoints are kept.
         has_trainable: Whether the study still has the trainable that the reader knows.
     """
 
     checkpoints: str | None
     former_checkpoints: tuple[str | None, ...]
+    source_checkpoints: tuple[str | None, ...]
     keep: Keep
     has_trainable: bool
 
@@ -324,7 +326,8 @@ def _read(txn: Txn, row: Row) -> Study:
         scheduler_code=_scheduler_code(txn, row.id, scheduler),
         request_code=_request_code(txn, row.id, settings.get("resources")),
         checkpoints=row.checkpoints,
-        former_checkpoints=_former(stored),
+        former_checkpoints=_stores(stored, _FORMER),
+        source_checkpoints=_stores(stored, _SOURCES),
         trainable=trainables.newest(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
@@ -462,7 +465,13 @@ def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeab
     row = existing(txn.first(_CHANGEABLE, study=study_id, known_trainable=trainable_uuid))
     stored = (row.settings or {}).get("keep") or DEFAULTS["keep"]
     keep = read_keep("keep", stored)
-    return Changeable(row.checkpoints, _former(row.settings), keep, bool(row.has_trainable))
+    return Changeable(
+        row.checkpoints,
+        former_checkpoints=_stores(row.settings, _FORMER),
+        source_checkpoints=_stores(row.settings, _SOURCES),
+        keep=keep,
+        has_trainable=bool(row.has_trainable),
+    )
 
 
 def relocate(txn: Txn, *, study_id: int, url: str) -> None:
@@ -473,35 +482,32 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
         UnknownStudy: The study was deleted.
     """
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
-    known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
+    known = dict.fromkeys((row.checkpoints, *_stores(row.settings, _FORMER)))
     former = [store for store in known if store != url]
-    settings = {**(row.settings or {}), "former_checkpoints": former}
+    settings = {**(row.settings or {}), _FORMER: former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
 
 
 def forget_stores(txn: Txn, *, study_id: int) -> None:
     """Make the database a study's only store; raise UnknownStudy if the study was deleted."""
-    settings = {**locked_settings(txn, study_id=study_id), "former_checkpoints": []}
+    settings = {**locked_settings(txn, study_id=study_id), _FORMER: []}
     txn.run(_RELOCATE, study=study_id, to_store="inline:", to_settings=settings)
 
 
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
     """
-    Add the stores of the study `other_id` to the former stores of the study `study_id`.
+    Add the stores of the study `other_id` to the stores that the study `study_id` reads.
 
-    A new trial of `study_id` begins from a checkpoint of `other_id`, and must find the checkpoint's
-    bytes. The caller has locked both studies.
+    A new trial of `study_id` begins from a checkpoint of `other_id`. The trial must find the bytes
+    of this checkpoint and, if it is corrupt, of an older one. The caller has locked both studies.
     """
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
     other = existing(txn.first(_LOCKED_PLACES, study=other_id))
-    known = (row.checkpoints, *_former(row.settings))
-    wanted = (other.checkpoints, *_former(other.settings))
-    new = [store for store in dict.fromkeys(wanted) if store not in known]
+    known = _readable(row)
+    new = [store for store in dict.fromkeys(_readable(other)) if store not in known]
     if new:
-        former = [*_former(row.settings), *new]
-        store_settings(
-            txn, study_id=study_id, settings={**(row.settings or {}), "former_checkpoints": former}
-        )
+        sources = [*_stores(row.settings, _SOURCES), *new]
+        store_settings(txn, study_id=study_id, settings={**(row.settings or {}), _SOURCES: sources})
 
 
 def lock_undeleted(txn: Txn, *, study_id: int) -> bool:
@@ -546,8 +552,13 @@ def existing(row: Row | None) -> Row:
     return row
 
 
-def _former(settings: Mapping[str, Any] | None) -> tuple[str | None, ...]:
-    return tuple((settings or {}).get("former_checkpoints", ()))
+def _readable(row: Row) -> tuple[str | None, ...]:
+    former, sources = (_stores(row.settings, key) for key in (_FORMER, _SOURCES))
+    return (row.checkpoints, *former, *sources)
+
+
+def _stores(settings: Mapping[str, Any] | None, key: str) -> tuple[str | None, ...]:
+    return tuple((settings or {}).get(key, ()))
 
 
 def rename(txn: Txn, *, study_id: int, name: str) -> None:

@@ -10,6 +10,7 @@ from studydb.db import Database
 from studydb.domain.errors import CheckpointError, NotAllowed
 from studydb.domain.life.states import FINAL
 from studydb.domain.records import Study
+from studydb.domain.text.display import counted
 from studydb.lease.checkpoint_rows import delete_removed
 from studydb.operations import control
 from studydb.operations.discard import discard
@@ -80,7 +81,7 @@ def _discard(ask: Ask, database: Database, study: Study, number: int) -> None:
     if left := write_patiently(database, delete):
         raise CheckpointError(
             f"Trial {number} of {study.name!r} has ended, and its checkpoints were removed, except "
-            f"pinned ones. The bytes of {len(left)} removed checkpoints are still stored (the "
-            f"first in {left[0].url!r}), because the store fails. Repeat the command on a host "
-            "that can write there."
+            f"pinned ones. The store fails, so it still has the bytes of "
+            f"{counted(len(left), 'removed checkpoint')} (the first is {left[0].url!r}). Repeat "
+            "the command on a host that can write there."
         )

@@ -1,10 +1,13 @@
 """Load a study; delete a study with its files."""
 
-from contextlib import closing, suppress
+import shlex
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 
+from studydb.artifacts import open_store
 from studydb.db import Database
 from studydb.domain.arguments import flag
-from studydb.domain.errors import UnknownStudy
+from studydb.domain.errors import CheckpointError, UnknownStudy
 from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
@@ -35,7 +38,13 @@ def load_study(name: str, *, storage: str | None = None) -> Study:
 
 
 @suggesting_keywords
-def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = False) -> None:
+def delete_study(
+    name: str,
+    *,
+    storage: str | None = None,
+    missing_ok: bool = False,
+    skip_failing_stores: bool = False,
+) -> list[str]:
     """
     Delete a study with all its rows, its checkpoints, and its trials' files on this host.
 
@@ -43,6 +52,13 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
 
     Args:
         missing_ok: Whether to return without an error if the study does not exist.
+        skip_failing_stores: Whether to delete the rows even if a store cannot remove the study's
+            checkpoints, for example because its bucket or disk is gone for good. What such a store
+            still holds stays there, and no row names it any more.
+
+    Returns:
+        Why checkpoints were left: the error of each store that was skipped. Always empty without
+        `skip_failing_stores`.
 
     Raises:
         UnknownStudy: The database has no study of that name.
@@ -52,32 +68,55 @@ def delete_study(name: str, *, storage: str | None = None, missing_ok: bool = Fa
     """
     check_study_name(name)
     may_be_missing = flag("missing_ok", missing_ok)
+    skips = flag("skip_failing_stores", skip_failing_stores)
+    skipped: list[str] = []
     with closing(open_database(storage, make=False)) as database:
         try:
             study = read_patiently(lambda: load(database, name))
         except UnknownStudy:
             if may_be_missing:
-                return
+                return []
             raise
         with suppress(UnknownStudy):  # the reply to an earlier try's last COMMIT was lost
-            write_patiently(database, lambda: _delete(database, study))
+            write_patiently(database, lambda: _delete(database, study, skipped if skips else None))
+    return list(dict.fromkeys(skipped))
 
 
-def _delete(database: Database, study: Record) -> None:
+def _delete(database: Database, study: Record, skipped: list[str] | None) -> None:
     """
     Delete the rows last, because after a crash the next call finds the files by the rows.
+
+    If a store fails, its error is appended to `skipped`, or raised if `skipped` is None.
 
     The stores are read again, because this call may be a retry: an earlier call may have deleted
     the files and forgotten the stores, and then got no answer from the database.
     """
     study = refreshed(database, study)
-    check_study_folders(database, study)
+    with _skipping(study, skipped):
+        check_study_folders(database, study)
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     stop_for_deletion(database, study)
     drop_views(database, study)
+    for store in database.locations.checkpoint_stores(study).own():
+        with _skipping(study, skipped):
+            open_store(store).delete_study(study.uuid)
     database.locations.remove_files(study)
     begin_removal(database, study)
     forget_stores(database, study)
     database.locations.remove_folders(study)
     delete(database, study)
+
+
+@contextmanager
+def _skipping(study: Record, skipped: list[str] | None) -> Iterator[None]:
+    """Append a store's error to `skipped`; if it is None, raise the error with one more cure."""
+    try:
+        yield
+    except CheckpointError as error:
+        if skipped is None:
+            raise CheckpointError(
+                f"{error} If the store is gone for good, delete the study without it: "
+                f"`studydb delete {shlex.quote(study.name)} --yes --skip-failing-stores`."
+            ) from error
+        skipped.append(str(error))

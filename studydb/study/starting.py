@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from studydb.artifacts import open_store, sign_checkpoint
+from studydb.artifacts import open_store, sign_checkpoint, store_part
 from studydb.artifacts.checkpoint_files import Saver, prepare
 from studydb.artifacts.checkpoint_records import Upload
 from studydb.db import Database
@@ -21,7 +21,7 @@ from studydb.domain.errors import (
     StudydbError,
 )
 from studydb.domain.records import Study
-from studydb.lease.study_folders import make_study_folder, store_of_new
+from studydb.lease.study_folders import make_study_folder
 from studydb.operations.create import load
 from studydb.operations.refresh import refreshed
 from studydb.operations.start_checkpoints import FromTrial, Start, Uploaded
@@ -137,7 +137,7 @@ class Starting(Struct, frozen=True):
         upload = saver.begin(step=step)
         if upload is not None:
             read_patiently(
-                lambda: make_study_folder(self.database, self.study, store_of_new(upload.url))
+                lambda: make_study_folder(self.database, self.study, store_part(upload.url))
             )
             begin = {"uuid": upload.uuid, "url": upload.url}
             write_patiently(
@@ -158,7 +158,7 @@ class Starting(Struct, frozen=True):
         if upload is None:
             return
         with suppress(StudydbError, OSError):
-            open_store(store_of_new(upload.url)).delete_unfinished(upload.url)
+            open_store(store_part(upload.url)).delete_unfinished(upload.url)
             end_upload(self.database, uuid=upload.uuid)
 
 

@@ -94,7 +94,7 @@ def test_bytes_that_could_not_be_deleted_are_deleted_by_the_next_call(
         raise CheckpointError("The disk is read-only.")
 
     monkeypatch.setattr(DirectoryStore, "delete", fails)
-    with pytest.raises(CheckpointError, match="bytes of 2 removed checkpoints are still stored"):
+    with pytest.raises(CheckpointError, match="has the bytes of 2 removed checkpoints"):
         study.stop(0, discard_checkpoints=True)
     study.retry(0)
     assert study.ask().checkpoint is None

@@ -25,6 +25,7 @@ from harness.proxy import Proxy
 from sqlalchemy import make_url
 
 import studydb
+from studydb.artifacts import DirectoryStore
 from studydb.db import sqlite_file
 from studydb.domain.errors import NotAllowed, StorageTransient
 from studydb.domain.life.states import State
@@ -488,6 +489,28 @@ def test_ctrl_c_while_a_with_block_finishes_its_trial_in_an_outage_gives_the_tri
     with pytest.warns(UserWarning, match="dropped trial 0"), offering.ask(timeout=30) as later:
         later.report({"loss": 0.25})
     assert (trial.number, later.number, later.attempt) == (0, 0, 2)
+
+
+def test_ctrl_c_during_an_upload_of_an_attempt_that_lost_its_trial_leaves_no_bytes(
+    study, tmp_path, monkeypatch
+):
+    """The upload's row was deleted by another process before the bytes were written."""
+    trial = study.ask()
+    put_bytes = DirectoryStore.put_bytes
+
+    def lose_and_interrupt(store, place, data):
+        change(study.database, "UPDATE trial SET token = 'other'")
+        change(study.database, "DELETE FROM upload")
+        put_bytes(store, place, data)
+        with pytest.raises(studydb.LeaseLost):
+            trial.flush()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DirectoryStore, "put_bytes", lose_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    assert files_below(tmp_path / "store") == []
 
 
 def test_ctrl_c_while_a_restored_copy_is_removed_does_not_keep_the_trial_held(

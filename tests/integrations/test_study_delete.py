@@ -4,14 +4,17 @@
 It changes no other study. The handles of a deleted study raise `UnknownStudy`.
 """
 
+import shutil
 import socket
 
 import pytest
 from fleet.workers import TRAINABLES
 from harness import arrange
+from harness.kept_checkpoints import files_below
 
 import studydb
 from studydb.analysis.wide import make_wide_views
+from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.locations import Locations
 from studydb.db import wide_view_sql
 from studydb.domain.errors import CheckpointError, NotAllowed, StorageBusy, UnknownStudy
@@ -210,6 +213,61 @@ def test_delete_is_refused_on_a_host_without_the_store_unless_an_earlier_deletio
     assert list(store.iterdir()) == []
     with pytest.raises(UnknownStudy):
         studydb.load_study("digits", storage=storage_url)
+
+
+def test_study_with_a_store_that_is_gone_is_deleted_if_failing_stores_are_skipped(
+    console, create_study, sqlite_url, s3_server, tmp_path
+):
+    bucket = f"s3://{s3_server.bucket}"
+    study = create_study("digits", num_trials=1, storage=sqlite_url, checkpoints=bucket)
+    study.set(checkpoints=str(tmp_path / "second"))
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    s3_server.client().delete_bucket(Bucket=s3_server.bucket)
+
+    words = ("delete", "digits", "--yes", "--storage", sqlite_url)
+    refused = console(*words, code=1)
+    deleted = console(*words, "--skip-failing-stores")
+
+    assert "The specified bucket does not exist" in refused.error
+    assert "`studydb delete digits --yes --skip-failing-stores`" in refused.error
+    assert "Study 'digits': deleted with its 1 trial" in deleted.out
+    assert f"Checkpoints were left: The checkpoint {bucket}/{study.record.uuid}" in deleted.err
+    assert files_below(tmp_path / "second") == []
+
+
+def test_study_whose_directory_is_gone_is_deleted_if_failing_stores_are_skipped(
+    create_study, storage_url, tmp_path
+):
+    study = create_study("digits", num_trials=1, storage=storage_url, checkpoints=str(tmp_path))
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    shutil.rmtree(tmp_path / study.record.uuid)
+
+    left = studydb.delete_study("digits", storage=storage_url, skip_failing_stores=True)
+
+    assert len(left) == 1
+    assert "contains no checkpoints of this study on this host" in left[0]
+    with pytest.raises(UnknownStudy):
+        studydb.load_study("digits", storage=storage_url)
+
+
+def test_delete_removes_nothing_from_the_stores_of_studies_whose_checkpoints_were_read(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    source = create_study("a", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "a"))
+    with source.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    study = create_study("b", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "b"))
+    study.enqueue({}, checkpoint=source.trial(0))
+    with study.ask() as trial:
+        assert trial.start_step == 1
+    asked = []
+    monkeypatch.setattr(DirectoryStore, "delete_study", lambda store, _: asked.append(store.root))
+
+    studydb.delete_study("b", storage=storage_url)
+
+    assert asked == [tmp_path / "b"]
 
 
 def test_deletion_goes_on_if_the_database_does_not_answer_after_the_files_were_deleted(

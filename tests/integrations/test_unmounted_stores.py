@@ -69,6 +69,32 @@ def test_study_whose_directory_was_moved_can_be_deleted(create_study, storage_ur
     assert files_below(tmp_path / "b") == []
 
 
+def test_database_that_was_moved_without_its_directory_of_checkpoints_keeps_them(
+    create_study, tmp_path
+):
+    """The study has a second store, which can say that it lacks the checkpoints."""
+    old, new = tmp_path / "old.db", tmp_path / "new.db"
+    study = create_study("own", num_trials=2, storage=f"sqlite:///{old}")
+    first = study.ask()
+    train(first, until=1)
+    study.set(checkpoints=str(tmp_path / "second"))
+    with study.ask() as second:
+        train(second, until=1)
+    first.release()
+    study.close()
+    old.rename(new)
+
+    study = studydb.load_study("own", storage=f"sqlite:///{new}")
+    with pytest.raises(HostError, match=r"new\.db\.files/checkpoints does not exist on this host"):
+        study.ask()
+    assert rows(study.database, "SELECT id FROM event WHERE kind = 'checkpoint corrupt'") == []
+    with pytest.raises(CheckpointError, match="has the bytes of 1 removed checkpoint "):
+        study.stop(0, discard_checkpoints=True)
+    (tmp_path / "old.db.files").rename(tmp_path / "new.db.files")
+    assert study.gc().n == 1
+    study.close()
+
+
 def test_checkpoint_that_a_person_uploaded_elsewhere_does_not_keep_workers_from_saving(
     create_study, storage_url, tmp_path
 ):

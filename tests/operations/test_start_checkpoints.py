@@ -94,12 +94,14 @@ def test_pin_is_removed_when_the_enqueued_trial_ends(database, study, worker, so
 
 
 @pytest.mark.row("C1", "C2")
+@pytest.mark.parametrize("url", ["file:///a/x", "inline:"])
 def test_trial_begins_from_a_checkpoint_of_another_study_and_reads_that_studys_stores(
-    database, worker
+    database, url
 ):
+    """An inline checkpoint may be corrupt, and the older one, which is then used, may be a file."""
     other = new_study(database, checkpoints="file:///a")
     source = SimulatedWorker(database, other).take()
-    source.save(structs.replace(source.checkpoint(step=4), url="file:///a/x"))
+    source.save(structs.replace(source.checkpoint(step=4), url=url))
     study = new_study(database, checkpoints="file:///b")
 
     begin(database, study, start_of(source))
@@ -107,7 +109,8 @@ def test_trial_begins_from_a_checkpoint_of_another_study_and_reads_that_studys_s
     claimed = SimulatedWorker(database, study).claim().claimed
     assert claimed.checkpoint.step == 4
     now = load(database, study.name)
-    assert (now.checkpoints, now.former_checkpoints) == ("file:///b", ("file:///a",))
+    assert (now.checkpoints, now.source_checkpoints) == ("file:///b", ("file:///a",))
+    assert now.former_checkpoints == ()
 
 
 def test_pinned_source_is_removed_neither_by_retention_nor_by_a_discard(database, study, source):
