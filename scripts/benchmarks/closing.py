@@ -108,7 +108,7 @@ def _await_end(url: str, began_s: float) -> None:
             if time.monotonic() - began_s > CLOSING_LIMIT_S:
                 raise RuntimeError(
                     f"After {CLOSING_LIMIT_S:.0f} s, the rung is still open, or its closing "
-                    "has not given up all trials yet."
+                    "has not given up all trials that it must give up."
                 )
             time.sleep(0.1)
 

@@ -166,8 +166,8 @@ class DirectoryStore:
             what = "is not a directory" if self.root.exists() else "does not exist"
         return (
             f"The checkpoint directory {self.root} {what} on this host. Mount it, or use a host "
-            "that has it. If the checkpoints were deleted on purpose, type: mkdir -p "
-            f"{shlex.quote(str(folder))}"
+            "that has it. If the checkpoints were deleted on purpose, type: "
+            f"`mkdir -p {shlex.quote(str(folder))}`."
         )
 
     def _locate(self, url: str) -> Path:
@@ -229,10 +229,14 @@ class DirectoryStore:
 
 
 def _delete_all(paths: Iterable[Path]) -> None:
-    for path in paths:
-        discard(path)
-        if os.path.lexists(path):
-            raise CheckpointError(f"{path} cannot be deleted.")
+    left = [path for path in paths if not _is_deleted(path)]
+    if left:
+        raise CheckpointError(f"{left[0]} cannot be deleted.")
+
+
+def _is_deleted(path: Path) -> bool:
+    discard(path)
+    return not os.path.lexists(path)
 
 
 def _make_directory(path: Path) -> None:

@@ -7,7 +7,7 @@ captured. One worker asks the decider one question at a time:
 
 ```
 worker → decider                                     decider → worker
-begin     the code of all objects that decide        ready     how many results each rule reads
+begin     the code of all objects that decide        ready     how many last results each rule reads
                                                      unready   why an object cannot be made
 question  an object, a method, and plain data        decided   plain data
                                                      raised    the error of the method
@@ -75,7 +75,12 @@ class Question(Struct, frozen=True, tag="question"):
 
 
 class Ready(Struct, frozen=True, tag="ready"):
-    """All objects are made; `reads`: how many results each rule reads, and 0 for other objects."""
+    """
+    All objects are made.
+
+    Attributes:
+        reads: For each rule, how many of a trial's last results it reads; 0 for other objects.
+    """
 
     reads: tuple[int, ...]
 

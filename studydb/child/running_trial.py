@@ -316,7 +316,7 @@ class RunningTrial:
 
     def _is_final(self, result: Result) -> bool:
         """
-        Whether the result certainly completes the trial.
+        Whether the result certainly ends the trial.
 
         The bytes of such a result's checkpoint are stored before the result is sent; the worker
         stores the checkpoint's row after the result. If the process dies before it has sent the

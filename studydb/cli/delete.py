@@ -44,9 +44,10 @@ def delete(*, name: str, yes: bool, skip_failing_stores: bool, storage: Storage)
             "and checkpoints, for good. Add --yes to confirm."
         )
     skipped = delete_study(name, storage=storage.url, skip_failing_stores=skip_failing_stores)
+    what = f"{trials} and results" if skipped else f"{trials}, results and checkpoints"
+    click.echo(f"Study {name!r}: deleted with its {what}.{elsewhere}")
     for error in skipped:
-        click.echo(f"Checkpoints were left: {visible(error)}", err=True)
-    click.echo(f"Study {name!r}: deleted with its {trials}, results and checkpoints.{elsewhere}")
+        click.echo(f"Checkpoints may be left: {visible(error)}", err=True)
 
 
 def _output_elsewhere(study: "Study") -> str:

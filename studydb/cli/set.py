@@ -65,8 +65,8 @@ def set(  # noqa: A001  the command
     max_steps=900, time_limit_s=3h, total_time_limit_s=2d or trial_time_limit_s=10m. A study that
     has stopped at a limit goes on after `studydb resume`.
 
-    keep='last=3, best=1, every=10' says which checkpoints are kept by attempts that start later;
-    see `studydb create --help`.
+    keep='last=3, best=1, every=10' says which checkpoints are kept by attempts that start later; a
+    quota in it applies to running attempts, too. See `studydb create --help`.
 
     resources='gpus=1, memory_gb=8' says what each trial without its own request needs. With --trial
     N, it says what trial N needs; trial N must be PENDING or PAUSED.

@@ -73,7 +73,7 @@ class Checkpoints:
 
     def stores(self) -> Stores:
         """
-        Read the stores: an attempt saves to the current store, and can restore from former ones.
+        Read the stores: an attempt saves to the current store, and can restore from all of them.
 
         Raises:
             StorageTransient: The database did not answer in time.

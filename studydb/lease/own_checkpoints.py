@@ -82,9 +82,10 @@ class OwnCheckpoints:
 
     def begin(self, *, step: int) -> Upload | None:
         """Record and return the upload that begins; None if the store is in the database."""
-        upload = self._upload = self._saver().begin(step=step)
+        upload = self._saver().begin(step=step)
         if upload is not None:
             self._held.begin_upload(upload.uuid, upload.url)
+        self._upload = upload
         return upload
 
     def store(self, prepared: bytes | Path, *, step: int, upload: Upload | None) -> Saved:
@@ -103,8 +104,9 @@ class OwnCheckpoints:
         """
         Flush the results, then record a checkpoint; warn if the study's quota refuses it.
 
-        For errors see `Checkpoints.record`.
+        For errors see `Checkpoints.record`, which deletes the bytes if they must not stay.
         """
+        self._upload = None
         if refusal := self._opened().record(self._held, saved, self._stores):
             self._warn(refusal)
 
@@ -113,7 +115,7 @@ class OwnCheckpoints:
         If the lease is lost, delete the bytes of an upload that has failed or was interrupted.
 
         Another process may have deleted the upload's row before these bytes were written. In this
-        case, no other process deletes the bytes.
+        case, no other process deletes the bytes. After `record` was called, this does nothing.
         """
         if self._held.is_lost and self._upload is not None:
             self._opened().delete_upload(self._held, self._upload, self._stores)

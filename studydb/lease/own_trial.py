@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from studydb.artifacts.checkpoint_files import CheckpointLike
+from studydb.artifacts.checkpoint_records import Saved
 from studydb.db.faults import is_of_values
 from studydb.domain.errors import CheckpointError, InvalidReport, LeaseLost, UsageError
 from studydb.domain.failures import Failure, bounded_failure, failure_of
@@ -166,20 +167,30 @@ class OwnTrial:
         )
 
     def _save(self, prepared: bytes | Path, step: int) -> None:
-        """Flush the results and save a checkpoint; if the store fails, record its error."""
+        """
+        Flush the results and save a checkpoint; if the store fails, record its error.
+
+        If the lease is lost before the bytes are stored, the bytes that were sent are deleted. Once
+        they are stored, `record` decides, because the checkpoint's row may be stored, too.
+        """
         try:
-            try:
-                upload = self._guarded(lambda: self._checkpoints.begin(step=step))
-                saved = self._checkpoints.store(prepared, step=step, upload=upload)
-            except CheckpointError as cause:
-                error = cause
-                self._guarded(self._held.flush)
-                self._guarded(lambda: self._checkpoints.record_error(error))
-            else:
-                self._guarded(lambda: self._checkpoints.record(saved))
+            saved = self._store(prepared, step)
         except BaseException:
             self._checkpoints.delete_upload()
             raise
+        if saved is not None:
+            self._guarded(lambda: self._checkpoints.record(saved))
+
+    def _store(self, prepared: bytes | Path, step: int) -> Saved | None:
+        """Store a checkpoint's bytes; if the store fails, record its error and return None."""
+        try:
+            upload = self._guarded(lambda: self._checkpoints.begin(step=step))
+            return self._checkpoints.store(prepared, step=step, upload=upload)
+        except CheckpointError as cause:
+            error = cause
+            self._guarded(self._held.flush)
+            self._guarded(lambda: self._checkpoints.record_error(error))
+            return None
 
     def flush(self) -> None:
         """

@@ -43,7 +43,7 @@ from studydb.domain.space.search_space import params_hash
 from studydb.lease.trial_history import History
 from studydb.operations import proposer
 from studydb.operations.history import read_hashes
-from studydb.operations.proposer import Point, Turn
+from studydb.operations.proposer import Assignment, Point
 from studydb.operations.record_event import record_model_failure
 from studydb.operations.requesting import ask_function, pause_unrequested, with_answers
 from studydb.processes import is_alive
@@ -188,7 +188,7 @@ class Proposer:
         return min(max(WAIT_PER_TRIAL_S * mean_s, LEAST_WAIT_S), LONGEST_WAIT_S)
 
     def _fit_if_holder_died(self) -> bool:
-        is_dead = proposer.end_turn_of_dead(self._database, self._study, is_alive=is_alive)
+        is_dead = proposer.release_lease_of_dead(self._database, self._study, is_alive=is_alive)
         return is_dead and self._fit_unless_busy()
 
     def _fit_unless_busy(self) -> bool:
@@ -212,40 +212,40 @@ class Proposer:
         if self._model is None:
             with self._recording_failure():
                 self._observe()  # before the lease: imports and the first read can take seconds
-        turn = proposer.take_turn(
+        assigned = proposer.take_lease(
             self._database,
             self._study,
             token=self._token,
             worker_id=self._worker_id,
             lease_s=PROPOSER_LEASE_S,
         )
-        if turn is None:
+        if assigned is None:
             return False
         try:
-            is_stored = self._choose_and_store(turn)
+            is_stored = self._choose_and_store(assigned)
         except StorageTransient:
             raise  # the next call sends the same token, and has the lease at once
         except (DecisionFailed, NotAsked) as error:
-            proposer.end_turn(self._database, self._study, token=self._token)
+            proposer.release_lease(self._database, self._study, token=self._token)
             self._pause(error)
             is_stored = False
         except BaseException:
             with suppress(StudydbError):
-                proposer.end_turn(self._database, self._study, token=self._token)
+                proposer.release_lease(self._database, self._study, token=self._token)
             raise
         self._token = uuid4().hex
         return is_stored
 
-    def _choose_and_store(self, turn: Turn) -> bool:
+    def _choose_and_store(self, assigned: Assignment) -> bool:
         answers = Answers()
         with self._renewing():
-            points = self._choose(turn)
+            points = self._choose(assigned)
             n_asked = self._ask_about(points, answers)
         if points:
             return proposer.store_block(
                 self._database, self._study, points[:n_asked], token=self._token, answers=answers
             )
-        proposer.end_turn(self._database, self._study, token=self._token, no_point_left=True)
+        proposer.release_lease(self._database, self._study, token=self._token, no_point_left=True)
         return True
 
     def _ask_about(self, points: Sequence[Point], answers: Answers) -> int:
@@ -291,7 +291,7 @@ class Proposer:
         while is_mine and not ended.wait(wait_s):
             wait_s = renewal_s(PROPOSER_LEASE_S)
             try:
-                is_mine = proposer.renew_turn(
+                is_mine = proposer.renew_lease(
                     self._database, self._study, token=token, lease_s=PROPOSER_LEASE_S
                 )
             except StorageTransient:
@@ -299,17 +299,17 @@ class Proposer:
             except Exception:  # noqa: BLE001  the lease expires; then the points are not stored
                 return
 
-    def _choose(self, turn: Turn) -> list[Point]:
+    def _choose(self, assigned: Assignment) -> list[Point]:
         """Choose points: the model's and, if these are too few, points from `_new_points`."""
         points: list[Point] = []
         with self._recording_failure():
-            points = self._points_of_model(turn)
-        if len(points) == turn.n_points:
+            points = self._points_of_model(assigned)
+        if len(points) == assigned.n_points:
             return points
         taken = read_hashes(self._database, self._study) | {
             params_hash(point.params) for point in points
         }
-        for draw in range(turn.draw + len(points), turn.draw + turn.n_points):
+        for draw in range(assigned.draw + len(points), assigned.draw + assigned.n_points):
             point = next(self._new_points(draw, taken), None)
             if point is None:
                 break
@@ -337,16 +337,16 @@ class Proposer:
                 token=uuid4().hex,
             )
 
-    def _points_of_model(self, turn: Turn) -> list[Point]:
+    def _points_of_model(self, assigned: Assignment) -> list[Point]:
         model, taken = self._observe()
         points: list[Point] = []
         for attempt in range(TRIES):
-            draw = turn.draw + attempt * _SALT
-            for params in model.propose(turn.n_points - len(points), draw=draw):
+            draw = assigned.draw + attempt * _SALT
+            for params in model.propose(assigned.n_points - len(points), draw=draw):
                 if (key := params_hash(params)) not in taken:
                     taken.add(key)
                     points.append(Point(params, self._searcher.origin))
-            if len(points) == turn.n_points:
+            if len(points) == assigned.n_points:
                 break
         return points
 

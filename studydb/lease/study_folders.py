@@ -30,18 +30,25 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     store.add_study(study.uuid)
 
 
-def check_study_folders(database: Database, study: Study) -> None:
+def unmounted_stores(database: Database, study: Study) -> dict[str, CheckpointError]:
     """
-    Check that this host can delete the checkpoints of a study.
+    Find the stores that this host has perhaps not mounted, so that it cannot delete what they hold.
 
-    Raises:
-        CheckpointError: The study's folder is missing in a store, and this host does not see the
-            newest checkpoint that an attempt has saved in a directory.
+    Returns:
+        An error for each own store of the study that lacks the study's folder, by the store's URL.
+        Empty if this host sees the newest checkpoint that an attempt has saved in a directory.
     """
     stores = database.locations.checkpoint_stores(study).own()
-    missing = [store for store in map(open_store, stores) if not store.has_study(study.uuid)]
-    if missing and _saves_elsewhere(database, study):
-        missing[0].check_study(study.uuid)
+    missing = {url: error for url in stores if (error := _absence(url, study)) is not None}
+    return missing if missing and _saves_elsewhere(database, study) else {}
+
+
+def _absence(store_url: str, study: Study) -> CheckpointError | None:
+    try:
+        open_store(store_url).check_study(study.uuid)
+    except CheckpointError as error:
+        return error
+    return None
 
 
 def _saves_elsewhere(database: Database, study: Study) -> bool:

@@ -278,7 +278,11 @@ def _is_ruled(batch: Batch, result: Result) -> bool:
 
 
 def _recent_results(txn: Txn, study: Study, lease: Lease) -> deque[Result]:
-    """Read the last live results before the batch: as many as rules compare with a new result."""
+    """
+    Read the trial's newest live results that were stored before the batch.
+
+    There are as many as the rule that looks back farthest compares with a new result.
+    """
     recent: deque[Result] = deque(maxlen=longest_history(study.rules))
     if n := (recent.maxlen or 0) - 1:
         spans = results.spans(txn, study_id=study.id, trial_id=lease.trial_id)

@@ -94,7 +94,7 @@ def _count_pin(
     txn: Txn, study: Study, number: int, *, trial_id: int, step: int | None
 ) -> tuple[int | None, int]:
     """
-    Count one more pin of a trial's newest checkpoint, or of the newest checkpoint of `step`.
+    Choose a trial's newest kept checkpoint, or the newest of `step`, and add 1 to its `pins`.
 
     Returns:
         The checkpoint's id, or None if people have pinned the checkpoint already; and its step.

@@ -37,7 +37,7 @@ RECENT_TRIALS = 64
 """From how many ended trials the mean time of a trial is computed."""
 
 
-class Turn(NamedTuple):
+class Assignment(NamedTuple):
     """
     What the process that has taken the proposer's lease is to propose.
 
@@ -86,9 +86,9 @@ def mean_trial_s(database: Database, study: Study) -> float:
     return mean_s or 0.0
 
 
-def take_turn(
+def take_lease(
     database: Database, study: Study, *, token: str, worker_id: int, lease_s: float
-) -> Turn | None:
+) -> Assignment | None:
     """
     Take the proposer's lease of a study.
 
@@ -111,16 +111,18 @@ def take_turn(
         following = proposer.outlook(txn, study_id=study.id)
         running = counters.read(txn, study_id=study.id).running
     n_points = max(1, min(running // RUNNING_PER_POINT, LARGEST_BLOCK))
-    return Turn(following.draw, min(n_points, following.n_left or n_points))
+    return Assignment(following.draw, min(n_points, following.n_left or n_points))
 
 
-def renew_turn(database: Database, study: Study, *, token: str, lease_s: float) -> bool:
+def renew_lease(database: Database, study: Study, *, token: str, lease_s: float) -> bool:
     """Extend the proposer's lease; False if this token does not hold the lease any more."""
     with database.begin(durable=False) as txn:
         return proposer.renew(txn, study_id=study.id, token=token, lease_s=lease_s)
 
 
-def end_turn(database: Database, study: Study, *, token: str, no_point_left: bool = False) -> None:
+def release_lease(
+    database: Database, study: Study, *, token: str, no_point_left: bool = False
+) -> None:
     """
     Give up the proposer's lease without storing points.
 
@@ -135,7 +137,7 @@ def end_turn(database: Database, study: Study, *, token: str, no_point_left: boo
             proposer.end_draws(txn, study_id=study.id)
 
 
-def end_turn_of_dead(
+def release_lease_of_dead(
     database: Database, study: Study, *, is_alive: Callable[[Process], bool]
 ) -> bool:
     """

@@ -189,7 +189,7 @@ _OF_TRIAL = Prepared(
 
 
 def first_binds(claimant: Claimant) -> dict[str, Any]:
-    """Return a first attempt's binds of `inserting`, except `trial_id`, `study_id` and `config`."""
+    """Return what `inserting()` binds for a first attempt, but not its ids and its `config`."""
     return {
         "attempt": 1,
         "token": claimant.token,

@@ -82,7 +82,7 @@ class Pinned(NamedTuple):
 
 def count(txn: Txn, *, checkpoint_id: int) -> bool:
     """
-    Count one more pin of a checkpoint, and lock the checkpoint's row; `insert` then adds the pin.
+    Add 1 to a checkpoint's `pins`, which locks the checkpoint's row; `insert` then adds the pin.
 
     Returns:
         False if the checkpoint has been removed, or has no row any more.

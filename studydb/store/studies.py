@@ -40,8 +40,10 @@ _IN_JSON = [name for name in DEFAULTS if name not in study.c]
 """Settings that no query filters by. They are keys of the JSON column `settings`."""
 
 _HALF_DELETED = "half_deleted"
-_FORMER, _SOURCES = "former_checkpoints", "source_checkpoints"
 """A key of `settings`; it is True if a deletion has removed the study's files."""
+
+_FORMER, _SOURCES = "former_checkpoints", "source_checkpoints"
+"""Keys of `settings`; see `Study`."""
 
 THIS = study.c.id == sa.bindparam("study")
 
@@ -369,7 +371,7 @@ def admit(txn: Txn, *, study_id: int) -> int | None:
 
 
 def start(txn: Txn, *, study_id: int, worker_id: int) -> None:
-    """Store when the study's first worker or own loop started; later calls change nothing."""
+    """Store the time at which the study's first worker started; later calls change nothing."""
     txn.run(_START, study=study_id, worker=worker_id)
 
 

@@ -130,8 +130,8 @@ def store_url(checkpoints: Any) -> str | None:
     Read a path or URL as the URL of a checkpoint store; None stands for the database's default.
 
     Raises:
-        UsageError: The value is neither a path nor a URL, `plain_text` or `open_store` refuses it,
-            or it is the path of a file, or of something below a file.
+        UsageError: `plain_text` or `open_store` refuses the value; or the value is neither a path
+            nor a URL; or it is the path of a file, or a path below a file.
     """
     if checkpoints is None:
         return None

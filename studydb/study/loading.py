@@ -11,7 +11,7 @@ from studydb.domain.errors import CheckpointError, UnknownStudy
 from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
-from studydb.lease.study_folders import check_study_folders
+from studydb.lease.study_folders import unmounted_stores
 from studydb.operations.create import load
 from studydb.operations.delete import begin_removal, delete, forget_stores, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
@@ -57,8 +57,8 @@ def delete_study(
             still holds stays there, and no row names it any more.
 
     Returns:
-        Why checkpoints were left: the error of each store that was skipped. Always empty without
-        `skip_failing_stores`.
+        The errors of the stores that were skipped; they may still hold checkpoints. Always empty
+        without `skip_failing_stores`.
 
     Raises:
         UnknownStudy: The database has no study of that name.
@@ -69,7 +69,7 @@ def delete_study(
     check_study_name(name)
     may_be_missing = flag("missing_ok", missing_ok)
     skips = flag("skip_failing_stores", skip_failing_stores)
-    skipped: list[str] = []
+    skipped: dict[str, str] = {}
     with closing(open_database(storage, make=False)) as database:
         try:
             study = read_patiently(lambda: load(database, name))
@@ -79,28 +79,31 @@ def delete_study(
             raise
         with suppress(UnknownStudy):  # the reply to an earlier try's last COMMIT was lost
             write_patiently(database, lambda: _delete(database, study, skipped if skips else None))
-    return list(dict.fromkeys(skipped))
+    return list(skipped.values())
 
 
-def _delete(database: Database, study: Record, skipped: list[str] | None) -> None:
+def _delete(database: Database, study: Record, skipped: dict[str, str] | None) -> None:
     """
     Delete the rows last, because after a crash the next call finds the files by the rows.
 
-    If a store fails, its error is appended to `skipped`, or raised if `skipped` is None.
+    If a store fails, its error is put into `skipped` by its URL, or raised if `skipped` is None.
 
     The stores are read again, because this call may be a retry: an earlier call may have deleted
     the files and forgotten the stores, and then got no answer from the database.
     """
     study = refreshed(database, study)
-    with _skipping(study, skipped):
-        check_study_folders(database, study)
+    unmounted = unmounted_stores(database, study)
+    for store, error in unmounted.items():
+        with _skipping(study, store, skipped):
+            raise error
     recover_host(database, study, process=this_process(), is_alive=is_alive)
     recover(database, study)
     stop_for_deletion(database, study)
     drop_views(database, study)
     for store in database.locations.checkpoint_stores(study).own():
-        with _skipping(study, skipped):
-            open_store(store).delete_study(study.uuid)
+        if store not in unmounted:
+            with _skipping(study, store, skipped):
+                open_store(store).delete_study(study.uuid)
     database.locations.remove_files(study)
     begin_removal(database, study)
     forget_stores(database, study)
@@ -109,14 +112,22 @@ def _delete(database: Database, study: Record, skipped: list[str] | None) -> Non
 
 
 @contextmanager
-def _skipping(study: Record, skipped: list[str] | None) -> Iterator[None]:
-    """Append a store's error to `skipped`; if it is None, raise the error with one more cure."""
+def _skipping(study: Record, store: str, skipped: dict[str, str] | None) -> Iterator[None]:
+    """
+    Put a store's error into `skipped`, and remove it if the store answers at a later try.
+
+    Raises:
+        CheckpointError: The store fails, and `skipped` is None.
+    """
     try:
         yield
     except CheckpointError as error:
         if skipped is None:
             raise CheckpointError(
-                f"{error} If the store is gone for good, delete the study without it: "
-                f"`studydb delete {shlex.quote(study.name)} --yes --skip-failing-stores`."
+                f"{error} If this store is gone for good, delete the study without it: "
+                f"`studydb delete {shlex.quote(study.name)} --skip-failing-stores`."
             ) from error
-        skipped.append(str(error))
+        skipped[store] = str(error)
+    else:
+        if skipped is not None:
+            skipped.pop(store, None)

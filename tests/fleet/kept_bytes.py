@@ -47,7 +47,7 @@ def wrong_bytes(study: studydb.Study, store: "FaultyStore | None" = None) -> lis
 def _files(study: studydb.Study) -> list[str]:
     """The paths of all files and hidden directories (unfinished saves) in the study's stores."""
     stores = study.database.locations.checkpoint_stores(study.record)
-    roots = [Path(unquote(urlsplit(url).path)) for url in stores.outside_database()]
+    roots = [Path(unquote(urlsplit(url).path)) for url in stores.own()]
     return [
         str(path.relative_to(root))
         for root in roots

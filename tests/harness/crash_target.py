@@ -191,7 +191,7 @@ def _dropping_views(database: Database) -> Call:
     return call
 
 
-def _ending_the_turn_of_a_dead_process(database: Database) -> Call:
+def _releasing_the_lease_of_a_dead_process(database: Database) -> Call:
     study = new_study(database, searcher=ModelSearch())
     holder = SimulatedWorker(database, study).id
     given: Any = {
@@ -199,8 +199,8 @@ def _ending_the_turn_of_a_dead_process(database: Database) -> Call:
         "worker_id": holder,
         "lease_s": duplicate_requests.LEASE_OF_PROPOSER_S,
     }
-    proposer.take_turn(database, study, **given)
-    return lambda over: proposer.end_turn_of_dead(over, study, is_alive=lambda _: False)
+    proposer.take_lease(database, study, **given)
+    return lambda over: proposer.release_lease_of_dead(over, study, is_alive=lambda _: False)
 
 
 OPERATIONS: dict[str, Arranged] = {
@@ -210,7 +210,7 @@ OPERATIONS: dict[str, Arranged] = {
     "promote_from_a_rung_that_closes": _promoting_from_a_rung_that_closes,
     "promote_the_chosen_trial": promoting_the_chosen_trial,
     "promote_by_a_custom_scheduler": promoting_by_a_custom_scheduler,
-    "end_turn_of_dead": _ending_the_turn_of_a_dead_process,
+    "release_lease_of_dead": _releasing_the_lease_of_a_dead_process,
     "pause_undecided": _pausing_because_no_work_was_named,
     "record_idle": _recording_that_a_scheduler_is_idle,
     "delete_rows": _deleting_rows,

@@ -381,16 +381,18 @@ LEASE_OF_PROPOSER_S = 8.0
 POINTS = [Point({"lr": rate}, Origin.SEARCHER) for rate in (0.1, 0.2)]
 
 
-def _taking_a_turn(database: Database) -> Call:
+def _taking_the_lease(database: Database) -> Call:
     study, once = new_study(database, searcher=ModelSearch()), token()
     given: Any = {"token": once, "worker_id": 1, "lease_s": LEASE_OF_PROPOSER_S}
-    return lambda over: proposer.take_turn(over, study, **given)
+    return lambda over: proposer.take_lease(over, study, **given)
 
 
-def _in_turn(operation: Callable[..., Any], database: Database, *points: Any, **given: Any) -> Call:
+def _with_lease(
+    operation: Callable[..., Any], database: Database, *points: Any, **given: Any
+) -> Call:
     """An operation of the process that has the proposer's lease."""
     study, once = new_study(database, searcher=ModelSearch()), token()
-    proposer.take_turn(database, study, token=once, worker_id=1, lease_s=LEASE_OF_PROPOSER_S)
+    proposer.take_lease(database, study, token=once, worker_id=1, lease_s=LEASE_OF_PROPOSER_S)
     return lambda over: operation(over, study, *points, token=once, **given)
 
 
@@ -433,10 +435,10 @@ FINISHES: dict[str, Arranged] = {
 CUSTOM = CustomRule("my_rules:TooSlow")
 
 OPERATIONS: dict[str, Arranged] = {
-    "take_turn": _taking_a_turn,
-    "renew_turn": partial(_in_turn, proposer.renew_turn, lease_s=LEASE_OF_PROPOSER_S),
-    "end_turn": partial(_in_turn, proposer.end_turn, no_point_left=True),
-    "store_block": lambda database: _in_turn(proposer.store_block, database, POINTS),
+    "take_lease": _taking_the_lease,
+    "renew_lease": partial(_with_lease, proposer.renew_lease, lease_s=LEASE_OF_PROPOSER_S),
+    "release_lease": partial(_with_lease, proposer.release_lease, no_point_left=True),
+    "store_block": lambda database: _with_lease(proposer.store_block, database, POINTS),
     "store_by_index": _storing_by_index,
     "end_draws": _ending_the_draws,
     "claim": claiming,

@@ -16,7 +16,7 @@ from studydb.domain.errors import UsageError
 WRONG = [
     (
         {"space": {"x": (0, 1)}},
-        "'x' is the list [0, 1], which does not say how to sample. Write un",
+        "'x' is the bare list or tuple [0, 1], which does not say how to sample. Write un",
     ),
     ({"space": ["x"]}, "The space is ['x'], which is not a dict"),
     ({"stop": 3}, "stop is 3; give metrics and bounds, such as {'loss': 3} or ['loss>=3']"),

@@ -26,6 +26,7 @@ from sqlalchemy import make_url
 
 import studydb
 from studydb.artifacts import DirectoryStore
+from studydb.artifacts.checkpoint_files import Saver
 from studydb.db import sqlite_file
 from studydb.domain.errors import NotAllowed, StorageTransient
 from studydb.domain.life.states import State
@@ -511,6 +512,28 @@ def test_ctrl_c_during_an_upload_of_an_attempt_that_lost_its_trial_leaves_no_byt
         trial.report({"loss": 1.0}, checkpoint={"a": 1})
 
     assert files_below(tmp_path / "store") == []
+
+
+@pytest.mark.parametrize("interrupted", [(HeldAttempt, "save"), (Saver, "begin")])
+def test_ctrl_c_after_a_checkpoints_row_was_stored_keeps_its_bytes(
+    study, tmp_path, monkeypatch, interrupted
+):
+    """Ctrl-C comes after the lease was lost, in the save itself or at the start of the next one."""
+    trial = study.ask()
+    function = getattr(*interrupted)
+
+    def lose_and_interrupt(*given, **named):
+        function(*given, **named)
+        trial._held.lost()
+        raise KeyboardInterrupt
+
+    if interrupted[0] is Saver:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    monkeypatch.setattr(*interrupted, lose_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    assert len(saved_steps(study)) == len(files_below(tmp_path / "store")) == 1
 
 
 def test_ctrl_c_while_a_restored_copy_is_removed_does_not_keep_the_trial_held(

@@ -230,9 +230,9 @@ def test_study_with_a_store_that_is_gone_is_deleted_if_failing_stores_are_skippe
     deleted = console(*words, "--skip-failing-stores")
 
     assert "The specified bucket does not exist" in refused.error
-    assert "`studydb delete digits --yes --skip-failing-stores`" in refused.error
-    assert "Study 'digits': deleted with its 1 trial" in deleted.out
-    assert f"Checkpoints were left: The checkpoint {bucket}/{study.record.uuid}" in deleted.err
+    assert refused.error.rstrip().endswith("`studydb delete digits --skip-failing-stores`.")
+    assert deleted.out == "Study 'digits': deleted with its 1 trial and results.\n"
+    assert f"Checkpoints may be left: The checkpoint {bucket}/{study.record.uuid}" in deleted.err
     assert files_below(tmp_path / "second") == []
 
 
@@ -242,12 +242,14 @@ def test_study_whose_directory_is_gone_is_deleted_if_failing_stores_are_skipped(
     study = create_study("digits", num_trials=1, storage=storage_url, checkpoints=str(tmp_path))
     with study.ask() as trial:
         trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    study.set(checkpoints=str(tmp_path / "second"))
     shutil.rmtree(tmp_path / study.record.uuid)
 
     left = studydb.delete_study("digits", storage=storage_url, skip_failing_stores=True)
 
-    assert len(left) == 1
-    assert "contains no checkpoints of this study on this host" in left[0]
+    assert len(left) == 2
+    assert "does not exist on this host" in left[0]
+    assert "contains no checkpoints of this study on this host" in left[1]
     with pytest.raises(UnknownStudy):
         studydb.load_study("digits", storage=storage_url)
 

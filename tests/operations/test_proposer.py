@@ -24,7 +24,7 @@ from studydb.domain.space.search_space import Space, choice, loguniform, randint
 from studydb.operations import control, proposer
 from studydb.operations.ask import ask
 from studydb.operations.delete import delete
-from studydb.operations.proposer import LARGEST_BLOCK, Point, Turn
+from studydb.operations.proposer import LARGEST_BLOCK, Assignment, Point
 from studydb.operations.register import leave
 from studydb.operations.study_progress import read_progress
 
@@ -38,7 +38,7 @@ def study(database):
 
 def take(database, study, token_, worker_id=1):
     given = {"token": token_, "worker_id": worker_id, "lease_s": LEASE_S}
-    return proposer.take_turn(database, study, **given)
+    return proposer.take_lease(database, study, **given)
 
 
 def look(database, study, *, if_nothing_waits=False, token_="other"):
@@ -71,10 +71,10 @@ def _rate(params):
 
 
 def test_lease_is_given_to_one_token(database, study):
-    assert take(database, study, "a") == Turn(draw=0, n_points=1)
+    assert take(database, study, "a") == Assignment(draw=0, n_points=1)
 
     assert take(database, study, "b") is None
-    assert take(database, study, "a") == Turn(draw=0, n_points=1)  # a duplicate request
+    assert take(database, study, "a") == Assignment(draw=0, n_points=1)  # a duplicate request
 
 
 def test_concurrent_takes_give_the_lease_to_one_process(database, storage_url, study):
@@ -87,7 +87,7 @@ def test_concurrent_takes_give_the_lease_to_one_process(database, storage_url, s
         ]
     )
 
-    assert len([turn for turn in taken if turn is not None]) == 1
+    assert len([each for each in taken if each is not None]) == 1
     for one in databases:
         one.close()
 
@@ -108,7 +108,7 @@ def test_renewed_lease_does_not_expire(database, clock, study):
     take(database, study, "a")
     clock.advance(LEASE_S - 1)
 
-    assert proposer.renew_turn(database, study, token="a", lease_s=LEASE_S)
+    assert proposer.renew_lease(database, study, token="a", lease_s=LEASE_S)
 
     clock.advance(LEASE_S - 1)
     assert take(database, study, "b") is None
@@ -119,7 +119,7 @@ def test_lost_lease_cannot_be_renewed(database, clock, study):
     clock.advance(LEASE_S)
     take(database, study, "b")
 
-    assert not proposer.renew_turn(database, study, token="a", lease_s=LEASE_S)
+    assert not proposer.renew_lease(database, study, token="a", lease_s=LEASE_S)
 
 
 def test_lease_of_a_worker_that_has_ended_is_free(database, study):
@@ -137,9 +137,9 @@ def test_lease_of_a_dead_process_of_this_host_is_given_up(database, study):
     worker = SimulatedWorker(database, study, of=process(pid=7))
     take(database, study, "a", worker_id=worker.id)
 
-    assert not proposer.end_turn_of_dead(database, study, is_alive=lambda _: True)
+    assert not proposer.release_lease_of_dead(database, study, is_alive=lambda _: True)
     assert take(database, study, "b") is None
-    assert proposer.end_turn_of_dead(database, study, is_alive=lambda holder: holder.pid != 7)
+    assert proposer.release_lease_of_dead(database, study, is_alive=lambda holder: holder.pid != 7)
 
     assert take(database, study, "b") is not None
 
@@ -213,9 +213,9 @@ def test_block_has_a_quarter_as_many_points_as_running_trials_but_at_least_1_and
     for running in range(1, 81):
         enqueued(database, study, lr=running / 100)
         worker.claim()
-        turn = take(database, study, token())
-        proposer.end_turn(database, study, token=_token_of(database, study))
-        sizes[running] = turn.n_points
+        assigned = take(database, study, token())
+        proposer.release_lease(database, study, token=_token_of(database, study))
+        sizes[running] = assigned.n_points
 
     assert (sizes[3], sizes[8], sizes[64]) == (1, 2, LARGEST_BLOCK)
     assert sizes[80] == LARGEST_BLOCK
@@ -306,17 +306,17 @@ def test_study_ends_when_no_point_is_left(database):
     assert not read_progress(database, study).has_budget
 
 
-def test_end_of_a_turn_frees_the_lease(database, study):
+def test_process_that_stores_no_points_releases_the_lease(database, study):
     take(database, study, "a")
 
-    proposer.end_turn(database, study, token="a")
+    proposer.release_lease(database, study, token="a")
 
-    assert take(database, study, "b") == Turn(0, 1)
+    assert take(database, study, "b") == Assignment(0, 1)
     with unchanged_rows(database):
-        proposer.end_turn(database, study, token="a", no_point_left=True)
+        proposer.release_lease(database, study, token="a", no_point_left=True)
 
 
-def test_next_turn_begins_at_the_draw_after_the_taken_draws(database):
+def test_next_holder_of_the_lease_begins_at_the_first_draw_without_a_proposal(database):
     space = Space.read({"lr": loguniform(1e-4, 1.0), "width": randint(1, 4)})
     study = new_study(database, searcher=ModelSearch(), space=space)
     take(database, study, "a")
@@ -330,4 +330,4 @@ def test_next_turn_begins_at_the_draw_after_the_taken_draws(database):
         by_model=is_proposed(database, study),
     )
 
-    assert take(database, study, "b") == Turn(draw=1, n_points=1)
+    assert take(database, study, "b") == Assignment(draw=1, n_points=1)

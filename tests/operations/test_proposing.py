@@ -79,7 +79,7 @@ def asker(database, study):
 
 def held_by_another(database, study, token="another"):
     """Let another process have the proposer's lease."""
-    assert proposer.take_turn(database, study, token=token, worker_id=0, lease_s=60.0)
+    assert proposer.take_lease(database, study, token=token, worker_id=0, lease_s=60.0)
 
 
 def origins(database, study):
@@ -287,7 +287,7 @@ def test_asker_gives_up_the_lease_if_a_package_of_the_model_is_missing(
     with pytest.raises(InvalidSpec):
         asker.take()
 
-    assert proposer.take_turn(database, study, token="other", worker_id=0, lease_s=8.0)
+    assert proposer.take_lease(database, study, token="other", worker_id=0, lease_s=8.0)
 
 
 def test_asker_makes_a_new_model_after_the_database_was_restored(database, study, asker, models):

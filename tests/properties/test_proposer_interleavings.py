@@ -45,7 +45,7 @@ class Plan:
 
     def _take(self, database, token):
         given = {"token": token, "worker_id": 0, "lease_s": LEASE_S}
-        return proposer.take_turn(database, self.study, **given)
+        return proposer.take_lease(database, self.study, **given)
 
     def late(self, database):
         return proposer.store_block(database, self.study, points(0.1, 0.2), token="a")

@@ -263,13 +263,15 @@ def test_error_of_space_read_names_the_invalid_parameter(mapping, words):
         ([1, 0], "Write choice([1, 0]) for one of them, or constant([1, 0]) to give it to"),
         (["a", "b"], "Write choice(['a', 'b']) for one of them, or constant("),
         ([], "Write constant([]) to give it to every trial as it is."),
-        (list(range(99)), "is the list […], which does not say how to sample. Write choice([…])"),
+        (list(range(99)), "tuple […], which does not say how to sample. Write choice([…])"),
     ],
     ids=str,
 )
 def test_bare_list_is_refused_with_the_cure(value, cure):
     check_refused(
-        ["Parameter 'opt/betas' is the list ", cure], Space.read, {"opt": {"betas": value}}
+        ["Parameter 'opt/betas' is the bare list or tuple ", cure],
+        Space.read,
+        {"opt": {"betas": value}},
     )
 
 

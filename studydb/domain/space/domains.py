@@ -30,7 +30,7 @@ KIND = "$"
 
 
 class Domain(Spec, ABC):
-    """The values that one parameter can take; two domains with equal options are equal."""
+    """The values that one parameter can take; domains of one class with equal options are equal."""
 
     kind_key: ClassVar[str] = KIND
 

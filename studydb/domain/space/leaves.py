@@ -144,7 +144,7 @@ def _bare_list(values: list[Any], path: str, *, in_file: bool) -> InvalidSpec:
         calls = (way.partition(") ") for way in ways)
         ways = [f'{{"$": "{call})"}} {why}' for call, _, why in calls]
     return InvalidSpec(
-        f"Parameter {path!r} is the list {shown}, which does not say how to sample. "
+        f"Parameter {path!r} is the bare list or tuple {shown}, which does not say how to sample. "
         f"Write {', or '.join(ways)}."
     )
 
