@@ -3,7 +3,7 @@
 import shlex
 
 from studydb.db import Database, Txn
-from studydb.domain.errors import NotAllowed
+from studydb.domain.errors import NotAllowed, UnknownStudy
 from studydb.domain.life.states import Status
 from studydb.domain.records import Study
 from studydb.domain.text.display import counted
@@ -82,13 +82,16 @@ def forget_stores(database: Database, study: Study) -> None:
 
 def delete(database: Database, study: Study) -> None:
     """
-    Delete a study. After a crash, the same call deletes the remaining rows.
+    Delete a study. After a crash, the same call deletes the remaining rows, if there are any.
 
     Raises:
         NotAllowed: See `stop_for_deletion` and `begin_removal`.
     """
     stop_for_deletion(database, study)
-    begin_removal(database, study)
+    try:
+        begin_removal(database, study)
+    except UnknownStudy:  # an earlier call has deleted the study, and its reply was lost
+        return
     while not _delete_if_empty(database, study):
         with database.begin() as txn:
             deletion.delete_some_trials(txn, study_id=study.id)
