@@ -54,11 +54,9 @@ def file_of(row):
 @pytest.mark.parametrize("what", ["a file", "read-only", "no bucket", "no credentials"])
 def test_training_goes_on_when_no_checkpoint_can_be_stored(stage, what, request, monkeypatch):
     store, says = str(stage.store), "cannot be made"
-    if what == "a file":
-        stage.store.write_text("")
-    elif what == "read-only":
+    if what == "read-only":
         store = "/proc/store"  # tests may run as root, who cannot write here either
-    else:
+    elif what != "a file":
         bucket = request.getfixturevalue("s3_server").bucket
         store = f"s3://{bucket if what == 'no credentials' else 'no-such-bucket'}"
         says = "`studydb set NAME checkpoints=URL`"
@@ -67,6 +65,8 @@ def test_training_goes_on_when_no_checkpoint_can_be_stored(stage, what, request,
             monkeypatch.delenv(name)
         says = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     stage.create("obedient:gated", checkpoints=store, space={"n_steps": 2})
+    if what == "a file":
+        stage.store.write_text("")
     stage.open_gate("all")
 
     assert stage.run() == 0
