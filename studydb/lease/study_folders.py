@@ -36,7 +36,9 @@ def unmounted_stores(database: Database, study: Study) -> dict[str, CheckpointEr
 
     Returns:
         An error for each own store of the study that lacks the study's folder, by the store's URL.
-        Empty if this host sees the newest checkpoint that an attempt has saved in a directory.
+        Empty if this host sees the newest checkpoint that an attempt has saved in a directory. If a
+        deletion has begun, it may have deleted this checkpoint, but not yet the study's folder
+        around it; then it is enough that the host sees this folder.
     """
     stores = database.locations.checkpoint_stores(study).own()
     missing = {url: error for url in stores if (error := _absence(url, study)) is not None}
@@ -58,6 +60,9 @@ def _saves_elsewhere(database: Database, study: Study) -> bool:
         return False
     stores = database.locations.checkpoint_stores(study)
     try:
-        return not open_store(stores.store_of(url)).exists(url)
+        store = open_store(stores.store_of(url))
+        if study.is_being_deleted:
+            return not store.has_study(study.uuid)
+        return not store.exists(url)
     except (CheckpointError, OSError):
         return True

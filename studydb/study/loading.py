@@ -12,10 +12,9 @@ from studydb.domain.records import Study as Record
 from studydb.domain.text.names import check_study_name
 from studydb.domain.text.other_tools import suggesting_keywords
 from studydb.lease.study_folders import unmounted_stores
-from studydb.operations.create import load
+from studydb.operations.create import load, reload
 from studydb.operations.delete import begin_removal, delete, forget_stores, stop_for_deletion
 from studydb.operations.recover import recover, recover_host
-from studydb.operations.refresh import refreshed
 from studydb.operations.wide_views import drop_views
 from studydb.processes import is_alive, this_process
 from studydb.study.handle import Study
@@ -88,10 +87,10 @@ def _delete(database: Database, study: Record, skipped: dict[str, str] | None) -
 
     If a store fails, its error is put into `skipped` by its URL, or raised if `skipped` is None.
 
-    The stores are read again, because this call may be a retry: an earlier call may have deleted
-    the files and forgotten the stores, and then got no answer from the database.
+    The study is read again, because this call may be a retry: an earlier call may have deleted the
+    files and forgotten the stores, and then got no answer from the database.
     """
-    study = refreshed(database, study)
+    study = reload(database, study)
     unmounted = unmounted_stores(database, study)
     for store, error in unmounted.items():
         with _skipping(study, store, skipped):

@@ -272,6 +272,31 @@ def test_delete_removes_nothing_from_the_stores_of_studies_whose_checkpoints_wer
     assert asked == [tmp_path / "b"]
 
 
+def test_interrupted_deletion_of_a_study_with_an_unused_store_can_be_repeated(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    """The newest checkpoint, which shows that the disk is mounted, is deleted by the first call."""
+    store = tmp_path / "store"
+    study = create_study("a", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "no"))
+    study.set(checkpoints=str(store))
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    with monkeypatch.context() as failing:
+        failing.setattr(loading, "begin_removal", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            studydb.delete_study("a", storage=storage_url)
+    assert files_below(store) == []
+
+    store.rename(tmp_path / "unmounted")
+    with pytest.raises(CheckpointError, match="Mount it"):
+        studydb.delete_study("a", storage=storage_url)
+    (tmp_path / "unmounted").rename(store)
+    studydb.delete_study("a", storage=storage_url)
+
+    with pytest.raises(UnknownStudy):
+        studydb.load_study("a", storage=storage_url)
+
+
 def test_deletion_goes_on_if_the_database_does_not_answer_after_the_files_were_deleted(
     storage_url, tmp_path, create_study, monkeypatch
 ):
