@@ -190,7 +190,7 @@ def refuse_empty_command(ctx: click.Context, args: Sequence[str]) -> None:
 @click.option(
     "--report-regex",
     metavar="RE",
-    help="A pattern of the metrics that the command prints, such as 'loss=(?P<loss>[-\\d.e]+)'.",
+    help="A pattern of the metrics that the command prints, such as 'loss=(?P<loss>\\S+)'.",
 )
 @click.option(
     "--report-file",

@@ -121,7 +121,7 @@ class ReportPattern:
         if not self.names - set(STEP_NAMES):
             raise InvalidSpec(
                 f"--report-regex {pattern!r} names no metric; write a group such as "
-                r"(?P<error>[-\d.e]+)."
+                r"(?P<error>\S+)."
             )
 
     def check(self, metric: str) -> None:
