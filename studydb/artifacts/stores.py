@@ -35,7 +35,7 @@ class Stores(Struct, frozen=True):
     default: str = INLINE
 
     def own(self) -> list[str]:
-        """Return the stores outside the database that hold the study's checkpoints."""
+        """Return the stores outside the database that may hold checkpoints of the study."""
         return _outside_database(self.current, *self.former)
 
     def readable(self) -> list[str]:

@@ -193,7 +193,7 @@ class Study(NewStudy):
     A study's row, with its specs as objects.
 
     Attributes:
-        former_checkpoints: The stores to which the study saved before. None in the tuple stands for
+        former_checkpoints: The stores that `checkpoints` named before. None in the tuple stands for
             the default store.
         source_checkpoints: The stores of other studies from whose checkpoints trials of this study
             began; None as above.
