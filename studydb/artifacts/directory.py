@@ -126,7 +126,11 @@ class DirectoryStore:
         folder = self._folder(study_uuid)
         try:
             if folder.is_symlink():
-                folder.unlink()
+                raise CheckpointError(
+                    f"The folder {folder} is a link to {os.path.realpath(folder)}, and studydb "
+                    "deletes no files behind a link. Delete the files and the link yourself, and "
+                    "repeat the deletion."
+                )
             left = [*folder.iterdir(), *self.root.glob(f".{study_uuid}.*")]
         except (FileNotFoundError, NotADirectoryError):
             return

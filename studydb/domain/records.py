@@ -195,8 +195,8 @@ class Study(NewStudy):
     Attributes:
         former_checkpoints: The stores that `checkpoints` named before. None in the tuple stands for
             the default store.
-        source_checkpoints: The stores of other studies from whose checkpoints trials of this study
-            began; None as above.
+        source_checkpoints: The present and former stores of the studies from whose checkpoints
+            trials of this study began; None as above.
         status: The stored status; FINISHED is computed and never stored.
         is_being_deleted: Whether a deletion has begun; it may have failed.
         is_half_deleted: Whether a deletion has removed the study's files, and perhaps trials. Then

@@ -24,11 +24,15 @@ def refreshed(database: Database, study: Study) -> Study:
         with database.begin(write=False, snapshot=True) as txn:
             now = studies.read_changeable(txn, study_id=study.id, trainable_uuid=known)
             trainable = trainables.newest(txn, study_id=study.id)
+    sources: tuple[str | None, ...] = ()
+    if now.source_ids:
+        with database.begin(write=False, single=True) as txn:
+            sources = studies.own_stores(txn, ids=now.source_ids)
     return replace(
         study,
         checkpoints=now.checkpoints,
         former_checkpoints=now.former_checkpoints,
-        source_checkpoints=now.source_checkpoints,
+        source_checkpoints=sources,
         keep=now.keep,
         trainable=trainable,
     )

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from msgspec import Struct
 
 from studydb.db import Prepared, Txn
-from studydb.db.dialect import now
+from studydb.db.dialect import is_listed, now
 from studydb.db.schema import search_space, study, trainable, worker
 from studydb.db.statement import Row
 from studydb.domain.errors import UnknownStudy
@@ -42,8 +42,11 @@ _IN_JSON = [name for name in DEFAULTS if name not in study.c]
 _HALF_DELETED = "half_deleted"
 """A key of `settings`; it is True if a deletion has removed the study's files."""
 
-_FORMER, _SOURCES = "former_checkpoints", "source_checkpoints"
-"""Keys of `settings`; see `Study`."""
+_FORMER = "former_checkpoints"
+"""A key of `settings`: the stores that the study had before; see `Study`."""
+
+_SOURCES = "source_studies"
+"""A key of `settings`: the ids of the studies from whose checkpoints trials of the study began."""
 
 THIS = study.c.id == sa.bindparam("study")
 
@@ -156,6 +159,11 @@ _EXTEND = Prepared(
 
 _places = sa.select(study.c.checkpoints, study.c.settings).where(THIS)
 _LOCKED_PLACES = Prepared(_places.with_for_update(key_share=True))
+_STORES = Prepared(
+    sa.select(study.c.checkpoints, study.c.settings)
+    .where(is_listed(study.c.id, "ids"))
+    .order_by(study.c.id)
+)
 
 _has_trainable = sa.exists().where(
     trainable.c.uuid == sa.bindparam("known_trainable"), trainable.c.study_id == study.c.id
@@ -256,14 +264,15 @@ class Changeable(Struct, frozen=True):
 
     Attributes:
         checkpoints: The store of new checkpoints; None for the default store.
-        former_checkpoints, source_checkpoints: See `Study`.
+        former_checkpoints: See `Study`.
+        source_ids: The studies from whose checkpoints trials of the study began.
         keep: Which checkpoints are kept.
         has_trainable: Whether the study still has the trainable that the reader knows.
     """
 
     checkpoints: str | None
     former_checkpoints: tuple[str | None, ...]
-    source_checkpoints: tuple[str | None, ...]
+    source_ids: tuple[int, ...]
     keep: Keep
     has_trainable: bool
 
@@ -328,8 +337,8 @@ def _read(txn: Txn, row: Row) -> Study:
         scheduler_code=_scheduler_code(txn, row.id, scheduler),
         request_code=_request_code(txn, row.id, settings.get("resources")),
         checkpoints=row.checkpoints,
-        former_checkpoints=_stores(stored, _FORMER),
-        source_checkpoints=_stores(stored, _SOURCES),
+        former_checkpoints=_former(stored),
+        source_checkpoints=own_stores(txn, ids=_source_ids(stored)),
         trainable=trainables.newest(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
@@ -469,8 +478,8 @@ def read_changeable(txn: Txn, *, study_id: int, trainable_uuid: str) -> Changeab
     keep = read_keep("keep", stored)
     return Changeable(
         row.checkpoints,
-        former_checkpoints=_stores(row.settings, _FORMER),
-        source_checkpoints=_stores(row.settings, _SOURCES),
+        former_checkpoints=_former(row.settings),
+        source_ids=_source_ids(row.settings),
         keep=keep,
         has_trainable=bool(row.has_trainable),
     )
@@ -484,7 +493,7 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
         UnknownStudy: The study was deleted.
     """
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
-    known = dict.fromkeys((row.checkpoints, *_stores(row.settings, _FORMER)))
+    known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
     former = [store for store in known if store != url]
     settings = {**(row.settings or {}), _FORMER: former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
@@ -498,18 +507,25 @@ def forget_stores(txn: Txn, *, study_id: int) -> None:
 
 def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
     """
-    Add the stores of the study `other_id` to the stores that the study `study_id` reads.
+    Let the study `study_id` also read the stores that the study `other_id` has or reads.
 
     A new trial of `study_id` begins from a checkpoint of `other_id`. The trial must find the bytes
-    of this checkpoint and, if it is corrupt, of an older one. The caller has locked both studies.
+    of this checkpoint and, if it is corrupt, of an older one. The studies are stored, not their
+    stores, because a person may move a store later. The caller has locked both studies.
     """
-    row = existing(txn.first(_LOCKED_PLACES, study=study_id))
-    other = existing(txn.first(_LOCKED_PLACES, study=other_id))
-    known = _readable(row)
-    new = [store for store in dict.fromkeys(_readable(other)) if store not in known]
-    if new:
-        sources = [*_stores(row.settings, _SOURCES), *new]
-        store_settings(txn, study_id=study_id, settings={**(row.settings or {}), _SOURCES: sources})
+    settings = locked_settings(txn, study_id=study_id)
+    others = (other_id, *_source_ids(locked_settings(txn, study_id=other_id)))
+    known = _source_ids(settings)
+    ids = [each for each in dict.fromkeys((*known, *others)) if each != study_id]
+    if len(ids) > len(known):
+        store_settings(txn, study_id=study_id, settings={**settings, _SOURCES: ids})
+
+
+def own_stores(txn: Txn, *, ids: Sequence[int]) -> tuple[str | None, ...]:
+    """Read the present and former stores of studies; None stands for the default store."""
+    rows = txn.all(_STORES, ids=list(ids)) if ids else []
+    stores = [store for row in rows for store in (row.checkpoints, *_former(row.settings))]
+    return tuple(dict.fromkeys(stores))
 
 
 def lock_undeleted(txn: Txn, *, study_id: int) -> bool:
@@ -554,13 +570,12 @@ def existing(row: Row | None) -> Row:
     return row
 
 
-def _readable(row: Row) -> tuple[str | None, ...]:
-    former, sources = (_stores(row.settings, key) for key in (_FORMER, _SOURCES))
-    return (row.checkpoints, *former, *sources)
+def _former(settings: Mapping[str, Any] | None) -> tuple[str | None, ...]:
+    return tuple((settings or {}).get(_FORMER, ()))
 
 
-def _stores(settings: Mapping[str, Any] | None, key: str) -> tuple[str | None, ...]:
-    return tuple((settings or {}).get(key, ()))
+def _source_ids(settings: Mapping[str, Any] | None) -> tuple[int, ...]:
+    return tuple((settings or {}).get(_SOURCES, ()))
 
 
 def rename(txn: Txn, *, study_id: int, name: str) -> None:

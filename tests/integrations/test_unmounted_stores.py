@@ -69,6 +69,29 @@ def test_study_whose_directory_was_moved_can_be_deleted(create_study, storage_ur
     assert files_below(tmp_path / "b") == []
 
 
+@pytest.mark.parametrize("left", ["nothing", "an empty folder of the study"])
+def test_trial_begins_from_a_checkpoint_of_a_study_whose_directory_was_moved(
+    create_study, storage_url, tmp_path, left
+):
+    """Its trials hand the checkpoint on: `third` begins from the trial of `second`."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    first = create_study("first", num_trials=1, storage=storage_url, checkpoints=str(old))
+    with first.ask() as trial:
+        train(trial, until=3)
+    second = create_study("second", storage=storage_url, checkpoints=str(tmp_path / "b"))
+    third = create_study("third", storage=storage_url, checkpoints=str(tmp_path / "c"))
+    second.enqueue({}, checkpoint=first.trial(0))
+    third.enqueue({}, checkpoint=second.trial(0))
+
+    old.rename(new)
+    if left != "nothing":
+        (old / first.record.uuid).mkdir(parents=True)
+    first.set(checkpoints=str(new))
+
+    assert [study.ask().start_step for study in (second, third)] == [3, 3]
+    assert [kept.step for kept in first.trial(0).checkpoints] == [2, 3]
+
+
 def test_database_that_was_moved_without_its_directory_of_checkpoints_keeps_them(
     create_study, tmp_path
 ):

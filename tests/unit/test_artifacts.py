@@ -170,15 +170,17 @@ def test_link_to_a_directory_outside_the_store_is_refused(store, tmp_path, level
     assert [name for name in paths_below(outside) if name.endswith(path.name)]
 
 
-def test_delete_study_removes_a_link_and_keeps_its_target(store, tmp_path):
+def test_study_whose_folder_is_a_link_is_not_deleted(store, tmp_path):
+    """The target may be another disk with the study's files, or a folder with other files."""
     outside = tmp_path / "thesis"
     (outside / "chapters").mkdir(parents=True)
     (store.root / STUDY).rmdir()
     (store.root / STUDY).symlink_to(outside)
 
-    store.delete_study(STUDY)
+    with pytest.raises(CheckpointError, match=r"is a link to .*/thesis, and studydb deletes no"):
+        store.delete_study(STUDY)
 
-    assert paths_below(store.root) == []
+    assert paths_below(store.root) == [STUDY]
     assert paths_below(outside) == ["chapters"]
 
 
