@@ -1,7 +1,7 @@
 """
 Store the ordinal of a closed rung's worst kept entry; index rungs, and trials paused with a study.
 
-The index `rung_live` has the open rungs, and the closed rungs that are not marked as over.
+`is_over` marks a closed rung at which no trial waits. The index `rung_live` has all other rungs.
 """
 
 import sqlalchemy as sa

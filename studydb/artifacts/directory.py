@@ -109,7 +109,7 @@ class DirectoryStore:
         return target
 
     def exists(self, url: str) -> bool:
-        return self._locate(url).exists()
+        return self._find(url).exists()
 
     def delete(self, url: str) -> None:
         path = self._locate(url)

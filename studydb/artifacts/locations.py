@@ -12,7 +12,7 @@ from studydb.artifacts.directory import DirectoryStore
 from studydb.artifacts.inline import INLINE
 from studydb.artifacts.store import check_uuid
 from studydb.artifacts.store_urls import open_store
-from studydb.artifacts.stores import CHECKPOINTS_FOLDER, FILES_ENDING, Stores
+from studydb.artifacts.stores import Stores
 from studydb.domain.errors import StorageError, UsageError
 from studydb.settings import expanded
 
@@ -44,7 +44,6 @@ class Locations(Struct, frozen=True):
             self.store_url(study.checkpoints),
             former=tuple(map(self.store_url, study.former_checkpoints)),
             sources=tuple(map(self.store_url, study.source_checkpoints)),
-            default=self.store_url(None),
         )
 
     def log_dir(self, study: "Study", lease: "Lease") -> Path:
@@ -100,7 +99,7 @@ class Locations(Struct, frozen=True):
             return url
         if self.database_file is None:
             return INLINE
-        return DirectoryStore(_files_folder(self.database_file) / CHECKPOINTS_FOLDER).url
+        return DirectoryStore(_files_folder(self.database_file) / "checkpoints").url
 
 
 def _files_folder(database_file: Path) -> Path:
@@ -111,11 +110,11 @@ def _files_folder(database_file: Path) -> Path:
     file have the same folder. But if there is a folder beside the link, which an earlier version of
     studydb has made, this folder counts.
     """
-    folder = database_file.with_name(f"{database_file.name}{FILES_ENDING}")
+    folder = database_file.with_name(f"{database_file.name}.files")
     if not database_file.is_symlink() or folder.exists():
         return folder
     file = Path(os.path.realpath(database_file))
-    return file.with_name(f"{file.name}{FILES_ENDING}")
+    return file.with_name(f"{file.name}.files")
 
 
 def _state_folder() -> Path:

@@ -140,7 +140,7 @@ class Store(Protocol):
         """Copy a directory to `target`, which must not exist, and check its digest."""
 
     def exists(self, url: str) -> bool:
-        """Whether the object exists."""
+        """Whether the object exists; raise an error if this host cannot tell."""
 
     def delete(self, url: str) -> None:
         """Remove an object if it exists."""

@@ -1,19 +1,11 @@
 """The stores of a study's checkpoints: the study's own stores, and those that it only reads."""
 
-from collections.abc import Sequence
-
 from msgspec import Struct
 
 from studydb.artifacts.inline import INLINE
 from studydb.artifacts.store import parts_of
 from studydb.artifacts.store_urls import open_store
 from studydb.domain.errors import CheckpointError
-
-FILES_ENDING = ".files"
-"""The name of the folder beside an SQLite file is the file's name with this ending."""
-
-CHECKPOINTS_FOLDER = "checkpoints"
-"""The name of SQLite's default store, which is a directory in that folder."""
 
 
 class Stores(Struct, frozen=True):
@@ -25,14 +17,11 @@ class Stores(Struct, frozen=True):
         former: The stores that may hold older checkpoints of the study.
         sources: The stores of other studies from whose checkpoints trials of the study began. The
             study reads these stores, and never writes to them.
-        default: The store of a study that names no store. For SQLite, it is a directory beside the
-            database's file, so its URL changes when the file is moved.
     """
 
     current: str
     former: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    default: str = INLINE
 
     def own(self) -> list[str]:
         """Return the stores outside the database that may hold checkpoints of the study."""
@@ -47,10 +36,8 @@ class Stores(Struct, frozen=True):
         Find the study's store that holds an object.
 
         An object's URL is a store's URL and the object's path: study, trial, attempt and name. The
-        store whose URL is the start of the object's URL is tried first; or the default store, if
-        the object's URL has the form that it had before the database's file was moved. If that
-        store does not have the object, for example because its directory was moved, the other
-        stores are tried.
+        store whose URL is the start of the object's URL is tried first. If that store does not have
+        the object, for example because its directory was moved, the other stores are tried.
 
         Returns:
             The store's URL; "inline:" if `url` is "inline:". If the study has only one store
@@ -59,9 +46,28 @@ class Stores(Struct, frozen=True):
 
         Raises:
             CheckpointError: The study has no store outside the database.
+            OSError: No store that this host can reach has the object, so it may be in another.
+        """
+        store, error = self._search(url)
+        if error is None:
+            return store
+        raise OSError(
+            f"The checkpoint {url} is not in the stores that this host can read, but may be in "
+            f"another. {error}"
+        ) from error
+
+    def likely_store_of(self, url: str) -> str:
+        """Find a store as `store_of` does, but count a store that cannot be reached as empty."""
+        return self._search(url)[0]
+
+    def _search(self, url: str) -> tuple[str, Exception | None]:
+        """
+        Return the store for `likely_store_of`, and the error of a store that cannot be reached.
+
+        The error is None if a store has the object, because the other stores then do not matter.
         """
         if url == INLINE:
-            return INLINE
+            return INLINE, None
         stores = self.readable()
         if not stores:
             raise CheckpointError(
@@ -69,15 +75,17 @@ class Stores(Struct, frozen=True):
                 "changed."
             )
         if len(stores) == 1:
-            return stores[0]
-        named = [store for store in stores if _is_below(url, store)] or self._moved(url, stores)
+            return stores[0], None
+        named = [store for store in stores if _is_below(url, store)]
         ordered = [*named, *(store for store in stores if store not in named)]
-        return next((store for store in ordered if _has(store, url)), ordered[0])
-
-    def _moved(self, url: str, stores: Sequence[str]) -> list[str]:
-        """Return the default store if the URL begins with a default store's URL, else nothing."""
-        was_default = store_part(url).endswith(f"{FILES_ENDING}/{CHECKPOINTS_FOLDER}")
-        return [store for store in stores if store == self.default and was_default]
+        unreachable: Exception | None = None
+        for store in ordered:
+            try:
+                if open_store(store).exists(url):
+                    return store, None
+            except (CheckpointError, OSError) as error:
+                unreachable = unreachable or error
+        return ordered[0], unreachable
 
 
 def store_part(url: str) -> str:
@@ -92,10 +100,3 @@ def _outside_database(*urls: str) -> list[str]:
 def _is_below(url: str, store: str) -> bool:
     parts = parts_of(url)
     return parts is not None and url == "/".join((store.rstrip("/"), *parts))
-
-
-def _has(store: str, url: str) -> bool:
-    try:
-        return open_store(store).exists(url)
-    except (CheckpointError, OSError):
-        return False

@@ -412,7 +412,8 @@ def _refuse_unwritable(directory: Path) -> None:
     if os.access(directory, os.W_OK, effective_ids=by_effective_user):
         return
     is_read_only = bool(os.statvfs(directory).f_flag & os.ST_RDONLY)
-    # A trial may have forbidden writes to its own directory, and only read there.
+    # Else an earlier attempt has made the trial's own directory read-only. That is not refused,
+    # because the trial may only read there.
     if is_read_only or _is_of_another_user(directory):
         code = errno.EROFS if is_read_only else errno.EACCES
         raise OSError(code, os.strerror(code), str(directory))
@@ -422,8 +423,8 @@ def _is_fault_of_host(cause: OSError, directory: Path) -> bool:
     """
     Whether a trial's directory cannot be used because of this host, and not because of the trial.
 
-    An earlier attempt may have harmed the trial's own folder. It has not harmed the folders above,
-    and has not made another user the owner of the folder.
+    An earlier attempt may have harmed the trial's own folder. All faults of the folders above count
+    as faults of the host, and so does another owner of the trial's folder.
     """
     if cause.errno in _HOST_ERRORS or not _is_folder(directory.parent):
         return True

@@ -246,11 +246,11 @@ def _belongs_to_trial(checkpoint: Checkpoint, study: Study, trial_uuid: str) -> 
 
 
 def _delete(url: str, stores: Stores) -> bool:
-    """Delete a checkpoint's bytes; return False if the store fails."""
+    """Delete a checkpoint's bytes; return False if the store, or one that may hold them, fails."""
     if url == INLINE:
         return True
     try:
         open_store(stores.store_of(url)).delete(url)
-    except CheckpointError:
+    except (CheckpointError, OSError):
         return False
     return True

@@ -12,11 +12,14 @@ from studydb.db import Database
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import Study
 from studydb.operations.checkpoints import newest_in_directory
+from studydb.operations.refresh import refreshed
 
 
 def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     """
     Make the study's folder in a store before an object is written there; keep a folder that exists.
+
+    The study's stores are read again, because a person may have changed them.
 
     Raises:
         CheckpointError: The folder cannot be made; or this host does not see the directory in which
@@ -25,7 +28,7 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     store = open_store(store_url)
     if store.has_study(study.uuid):
         return
-    if _saves_elsewhere(database, study):
+    if _saves_elsewhere(database, refreshed(database, study)):
         store.check_study(study.uuid)
     store.add_study(study.uuid)
 
@@ -60,7 +63,7 @@ def _saves_elsewhere(database: Database, study: Study) -> bool:
         return False
     stores = database.locations.checkpoint_stores(study)
     try:
-        store = open_store(stores.store_of(url))
+        store = open_store(stores.likely_store_of(url))
         if study.is_being_deleted:
             return not store.has_study(study.uuid)
         return not store.exists(url)

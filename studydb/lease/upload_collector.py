@@ -114,12 +114,13 @@ def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
     Delete the bytes of an upload; return whether the upload's row may be deleted, too.
 
     Nothing is deleted, and True is returned, if a checkpoint's row names the bytes, or if the URL
-    was changed and does not name the upload's own object.
+    was changed and does not name the upload's own object. Most abandoned uploads have no object in
+    any store, so a store that this host cannot reach does not keep their rows.
     """
     if upload.is_stored or not _belongs_to_attempt(upload, study):
         return True
     try:
-        open_store(stores.store_of(upload.url)).delete_unfinished(upload.url)
+        open_store(stores.likely_store_of(upload.url)).delete_unfinished(upload.url)
     except CheckpointError:
         return False
     return True

@@ -133,7 +133,7 @@ def wait_for_earlier_send(database: Database, study: Study, claimant: Claimant) 
     with suppress(LockTimeout), database.begin(write=False, single=True) as txn:
         proposals.await_asks(txn, study_id=study.id)
     with database.begin() as txn:
-        txn.abandon()  # nothing is written; the locks only wait for the earlier send
+        txn.abandon()  # nothing will be written; locks are taken to wait for the earlier send
         claims.await_claims(txn, study_id=study.id)
         studies.lock(txn, study_id=study.id)
         return _read_earlier_send(txn, study, claimant)

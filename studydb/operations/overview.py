@@ -1,4 +1,4 @@
-"""Read all that a page about a study shows, in one transaction, without locks."""
+"""Read all that `studydb status` shows about a study, in one transaction, without locks."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -53,10 +53,12 @@ class Overview(Struct, frozen=True):
         unfinished: Some RUNNING, PENDING and PAUSED trials.
         decisions: What the scheduler has decided last, newest first.
         problems: The newest event of each kind of trouble.
-        unranked: Which values the trials have reported, if `best` is None.
+        unranked: If `best` is None: whether one of the newest trials has reported only NaN, and
+            whether a trial with another value is invalidated.
         last_error: The error of the newest attempt that failed, or was lost with a known cause.
-        given_back: The error with which a worker last gave back one of the PENDING trials in
-            `unfinished`, because its host cannot run the trial, for example.
+        given_back: The newest error with which a worker gave back a trial that is PENDING since,
+            for example because the worker's host cannot run it; read for the trials in
+            `unfinished`. None if there is no such error.
         ends: How the study's newest trials have ended.
         checkpoints: The total sizes of the kept checkpoints of the trials that were read for
             `ends`, by host and by whether a person has uploaded the checkpoints.

@@ -127,7 +127,8 @@ class AttemptOutput:
         """
         Read the rest of the output, and close the files.
 
-        Call this when the child has ended, or writes to the pipes of its next attempt.
+        Call this when the child has ended; or, if the child is reused, when it has the pipes of its
+        next attempt and no longer writes to these.
 
         Args:
             timeout_s: How long to wait for each pipe while other processes have it open.

@@ -294,7 +294,7 @@ class RandomWalk(CheckpointSteps):
             act()
             expected["reports"] = outcome_of(lambda: reports.expect(self.model))
         expected[other.name] = outcome_of(lambda: other.expect(self.model))
-        if was_asked:  # the scheduler judges the report by the rows after `other`
+        if was_asked:  # the scheduler judges the report by the rows that `other` has changed
             expected["reports"] = outcome_of(lambda: reports.expect(self.model))
             self.happened["meanwhile"] += 1
         assert answers == expected
@@ -318,7 +318,8 @@ class RandomWalk(CheckpointSteps):
         """
         Give a trial back and claim one, FREE_EXITS + 1 times.
 
-        If each claim takes the same trial and no attempt saves, the last time counts as a loss.
+        If each claim takes the same trial and no attempt saves a checkpoint, the trial is lost when
+        it is given back for the last time.
         """
         for _ in range(FREE_EXITS + 1):
             action = self._give_back(rng, self.attempts(held=True)[:1])

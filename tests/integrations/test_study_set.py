@@ -89,7 +89,8 @@ def test_checkpoint_is_looked_up_in_the_stores_of_its_study_only(console, databa
     # study's UUID on, and searches each store for a file of this path. Store `a` has such a file.
     assert stores.store_of(foreign) == a
     DirectoryStore(tmp_path / "a").delete(foreign)
-    DirectoryStore(tmp_path / "b").add_study(study.uuid)
+    for store in stores.own():
+        open_store(store).add_study(study.uuid)
     with pytest.raises(CheckpointError, match="is missing"):
         open_store(stores.store_of(foreign)).get_bytes(foreign, digest="")
 

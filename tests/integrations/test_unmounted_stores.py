@@ -92,6 +92,35 @@ def test_trial_begins_from_a_checkpoint_of_a_study_whose_directory_was_moved(
     assert [kept.step for kept in first.trial(0).checkpoints] == [2, 3]
 
 
+def test_checkpoints_of_a_store_that_was_moved_are_not_missing_while_it_is_not_mounted(
+    create_study, storage_url, tmp_path
+):
+    """The first directory is used again, so its answer is that it lacks the checkpoints."""
+    first, moved = tmp_path / "first", tmp_path / "moved"
+    study = create_study("own", num_trials=2, storage=storage_url, checkpoints=str(first))
+    trial = study.ask()
+    train(trial, until=1)
+    first.rename(moved)
+    study.set(checkpoints=str(moved))
+    study.set(checkpoints=str(first))
+    with study.ask() as other:
+        train(other, until=1)
+    trial.release()
+    moved.rename(tmp_path / "unmounted")
+
+    with pytest.raises(HostError, match=r"but may be in another\. .*/moved does not exist on this"):
+        study.ask()
+    with pytest.raises(CheckpointError, match="but may be in another"):
+        study.trial(0).checkpoint.to_dict()
+    with pytest.raises(CheckpointError, match="has the bytes of 1 removed checkpoint "):
+        study.stop(0, discard_checkpoints=True)
+
+    assert rows(study.database, "SELECT id FROM event WHERE kind = 'checkpoint corrupt'") == []
+    (tmp_path / "unmounted").rename(moved)
+    assert study.gc().n == 1
+    assert files_below(moved) == []
+
+
 def test_database_that_was_moved_without_its_directory_of_checkpoints_keeps_them(
     create_study, tmp_path
 ):

@@ -148,7 +148,7 @@ def test_card_and_its_mig_instances_exclude_each_other(worker):
 
 
 @pytest.mark.parametrize("gpus", [1.5, -1, 0.0000001, float("nan")])
-def test_negative_tiny_nan_or_mixed_number_of_gpus_is_refused(worker, gpus):
+def test_number_of_gpus_that_is_negative_tiny_nan_or_above_1_and_not_whole_is_refused(worker, gpus):
     with pytest.raises(ValueError, match=r"whole number|NaN"):
         worker(A, B).take(gpus)
 

@@ -290,9 +290,8 @@ def test_job_of_an_attempt_names_the_stores_that_the_study_has_after_the_claim(d
     supervised.close()
 
     first, second = (each.stores for each in children.imports)
-    default = database.locations.store_url(None)
-    assert first == Stores("file:///first", default=default)
-    assert second == Stores("file:///second", ("file:///first",), default=default)
+    assert first == Stores("file:///first")
+    assert second == Stores("file:///second", ("file:///first",))
 
 
 def test_worker_whose_directory_is_gone_claims_no_more_and_says_how_to_start_it(
