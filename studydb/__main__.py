@@ -55,7 +55,11 @@ def main(arguments: "Sequence[str] | None" = None) -> "NoReturn":
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         _silence_stdout()
-        print(f"studydb: The output cannot be written: {error.strerror}.", file=sys.stderr)  # noqa: T201
+        print(  # noqa: T201
+            f"studydb: The output cannot be written: {error.strerror}. "
+            "If the command has changed the database, the changes are kept.",
+            file=sys.stderr,
+        )
         code = PIPE_BROKEN
     sys.exit(code)
 

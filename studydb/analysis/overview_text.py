@@ -22,7 +22,7 @@ from studydb.domain.listed_rows import (
 )
 from studydb.domain.records import Study
 from studydb.domain.text.display import best_text, counted, duration_text, size_text, visible
-from studydb.operations.overview import Overview
+from studydb.operations.overview import MOST_SHOWN_WORKERS, Overview
 from studydb.operations.workers import Health, WorkerList
 
 LINE_WIDTH = 80
@@ -30,6 +30,9 @@ LINE_WIDTH = 80
 
 _TENTHS_BELOW_S = 10
 """Shorter times are shown with tenths, because "0 s, 12 trials/s" looks wrong."""
+
+_LEAST_GAP = 0.05
+"""The share of the elapsed time that must have had no worker for the gap to be shown."""
 
 MOST_HOSTS = 5
 """How many hosts that have saved checkpoints are shown."""
@@ -82,7 +85,9 @@ def time_text(overview: Overview) -> str | None:
     if overview.progress.status is Status.STOPPED:
         left = row.running
     runs = row.running > 0 and overview.workers.n_alive > 0
-    text = pace_text(overview.ends, now=overview.at, left=left, runs=runs)
+    until = overview.at if runs else overview.ends.last_end_at or overview.at
+    worked_s = time_with_workers_s(overview.workers, since=overview.ends.began_at, until=until)
+    text = pace_text(overview.ends, now=overview.at, left=left, runs=runs, worked_s=worked_s)
     return text and text + _which_trials(overview)
 
 
@@ -92,7 +97,36 @@ def _which_trials(overview: Overview) -> str:
     return f" (the newest {n_read} trials)" if n_read < overview.row.n_trials else ""
 
 
-def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) -> str | None:
+def time_with_workers_s(
+    workers: WorkerList, *, since: datetime | None, until: datetime
+) -> float | None:
+    """
+    Compute for how long at least one of the workers has existed; two at a time count once.
+
+    A worker that is silent or dead counts until its last heartbeat.
+
+    Returns:
+        None if not all workers were read, if there are none, or if `since` is None.
+    """
+    if since is None or not workers.workers or len(workers.workers) >= MOST_SHOWN_WORKERS:
+        return None
+    total_s, counted_until = 0.0, since
+    for worker, health in sorted(workers.workers, key=lambda each: each[0].started_at):
+        is_alive = health in (Health.ALIVE, Health.DRAINING)
+        end = min(until, until if is_alive else worker.ended_at or worker.seen_at)
+        total_s += max(0.0, (end - max(worker.started_at, counted_until)).total_seconds())
+        counted_until = max(counted_until, end)
+    return total_s
+
+
+def pace_text(
+    ends: RecentEnds,
+    *,
+    now: datetime,
+    left: int | None,
+    runs: bool,
+    worked_s: float | None = None,
+) -> str | None:
     """
     Describe the pace, as in "3 min 5 s, 9.7 trials/min, about 4 min 0 s left".
 
@@ -101,6 +135,8 @@ def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) 
         left: How many trials have not ended, with those that the budget still allows; None without
             a budget.
         runs: Whether workers run trials. If not, the elapsed time ends at the last trial's end.
+        worked_s: How much of the elapsed time had workers; the pace is that of this time. None to
+            take the whole elapsed time.
 
     Returns:
         None if no trial has begun.
@@ -109,14 +145,21 @@ def pace_text(ends: RecentEnds, *, now: datetime, left: int | None, runs: bool) 
         return None
     until = now if runs or ends.last_end_at is None else ends.last_end_at
     elapsed_s = max((until - ends.began_at).total_seconds(), 0.001)
-    brief = elapsed_s < _TENTHS_BELOW_S
-    parts = [f"{elapsed_s:.1f} s" if brief else duration_text(elapsed_s)]
+    parts = [_elapsed_text(elapsed_s)]
+    if not worked_s:
+        worked_s = elapsed_s
+    elif worked_s < (1 - _LEAST_GAP) * elapsed_s:
+        parts[0] += f" ({_elapsed_text(worked_s)} with workers)"
     if ends.ended:
-        per_s = ends.ended / elapsed_s
+        per_s = ends.ended / worked_s
         parts.append(f"{per_s:.3g} trials/s" if per_s >= 1 else f"{60 * per_s:.3g} trials/min")
         if runs and left:
             parts.append(f"about {duration_text(left / per_s)} left")
     return ", ".join(parts)
+
+
+def _elapsed_text(elapsed_s: float) -> str:
+    return f"{elapsed_s:.1f} s" if elapsed_s < _TENTHS_BELOW_S else duration_text(elapsed_s)
 
 
 def best_line(overview: Overview) -> str:
@@ -125,8 +168,9 @@ def best_line(overview: Overview) -> str:
     if best is None:
         return _no_best(row.metric, overview.unranked)
     called = "" if best.name is None else f" ({visible(best.name)})"
+    value = best_text(best.best_value, row.mode)
     return (
-        f"{row.metric} ({row.mode}) {best_text(best.best_value)}, trial {best.number}{called}, "
+        f"{row.metric} ({row.mode}) {value}, trial {best.number}{called}, "
         f"step {best.summary.best_step}"
     )
 

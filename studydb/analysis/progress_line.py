@@ -104,7 +104,7 @@ class ProgressLine:
             for state in State
             if (number := getattr(counts, state.lower())) or state is State.RUNNING
         )
-        best = f"best {self._objective}: {best_text(best_value)}"
+        best = f"best {self._objective}: {best_text(best_value, self._objective.mode)}"
         return visible(f"{self._name}: {share}{numbers}; {best}")
 
     def _draw(self) -> None:
@@ -112,7 +112,7 @@ class ProgressLine:
         from rich.live import Live  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        # Cut the text to one line: an update replaces only the last line of a wrapped text.
+        # Cut the text to the width of the terminal, so that it stays one line.
         line = Text(self._line, no_wrap=True, overflow="ellipsis")
         if self._live is None:
             self._live = Live(line, console=Console(file=self._stream), auto_refresh=False)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 import click
+from click.core import ParameterSource
 
 from studydb.cli.commands import cli
 from studydb.domain.errors import StudydbError, UsageError
@@ -49,11 +50,26 @@ def _print_error(message: str, code: int) -> int:
 
 def _with_help(error: click.UsageError) -> str:
     message = error.format_message().rstrip()
+    if variable := _variable(error):
+        message = f"${variable} is wrong. {message}"
     message += "" if message.endswith((".", "?")) else "."
     if isinstance(error, click.NoSuchOption):
         message += in_studydb(error.option_name)
     where = error.ctx.command_path if error.ctx is not None else "studydb"
     return f"{message} See `{where} --help`."
+
+
+def _variable(error: click.UsageError) -> str | None:
+    """Find the environment variable that gave the wrong value; None if an option gave it."""
+    param, ctx = getattr(error, "param", None), error.ctx
+    if not isinstance(param, click.Option) or ctx is None or param.name is None:
+        return None
+    if ctx.get_parameter_source(param.name) is not ParameterSource.ENVIRONMENT:
+        return None
+    named = [param.envvar] if isinstance(param.envvar, str) else [*(param.envvar or ())]
+    if param.allow_from_autoenv and ctx.auto_envvar_prefix:
+        named.append(f"{ctx.auto_envvar_prefix}_{param.name.upper()}")
+    return next((name for name in named if name in os.environ), None)
 
 
 def _check_text(arguments: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import click
 from studydb.cli.opening import opened_study
 from studydb.cli.options import Spec, Storage, TrialWord, storage_option, study_argument
 from studydb.cli.printing import print_resumption
+from studydb.domain.arguments import LARGEST
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import Status
 from studydb.domain.space.domains import Domain
@@ -164,7 +165,11 @@ def enqueue(
 @click.command()
 @study_argument
 @click.option(
-    "--trials", required=True, type=int, metavar="N", help="How many trials to add to the budget."
+    "--trials",
+    required=True,
+    type=click.IntRange(min=1, max=LARGEST),
+    metavar="N",
+    help="How many trials to add to the budget.",
 )
 @storage_option
 def extend(*, name: str, trials: int, storage: Storage) -> None:
@@ -181,8 +186,14 @@ def read_values(params: Sequence[str]) -> dict[str, Any]:
     Read the parameters of one trial, given as "path=value" texts.
 
     Raises:
-        InvalidSpec: A value is a distribution, or `parse_parameters` refuses a text.
+        InvalidSpec: A text lacks the "=", a value is a distribution, or `parse_parameters` refuses
+            a text.
     """
+    for text in params:
+        if "=" not in text:
+            raise InvalidSpec(
+                f"{text!r} has no '='; give each parameter as PARAM=VALUE, such as lr=0.1."
+            )
     for path, value in map(parse_parameter, params):
         if isinstance(value, Domain):
             raise InvalidSpec(

@@ -10,7 +10,7 @@ from studydb.cli.opening import created_study
 from studydb.cli.options import Storage, storage_option
 from studydb.cli.printing import print_next
 from studydb.domain.errors import StudyExists
-from studydb.domain.life.states import State, Status
+from studydb.domain.life.states import Mode, State, Status
 from studydb.domain.space.search_space import uniform
 from studydb.domain.text.display import best_text
 
@@ -60,7 +60,7 @@ def _print_best(study: "Study", storage: Storage) -> None:
         f"{count} {state}" for state in State if (count := getattr(counts, state.lower()))
     )
     click.echo(
-        f"Best loss (min): {best_text(best.best_value)}, trial {best.number}: "
+        f"Best loss (min): {best_text(best.best_value, Mode.MIN)}, trial {best.number}: "
         f"{table_cell(best.params, brief=True)}\n"
         f"Trials: {by_state}"
     )

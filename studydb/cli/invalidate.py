@@ -10,6 +10,7 @@ from studydb.cli.opening import opened_study
 from studydb.cli.options import Storage, TrialWord, storage_option, study_argument
 from studydb.cli.printing import print_next
 from studydb.domain.errors import UsageError
+from studydb.domain.life.states import State
 
 
 @click.command()
@@ -35,9 +36,12 @@ def invalidate(
         raise UsageError("Say why, by --reason TEXT.")
     with opened_study(storage, name) as study:
         study.invalidate(*trials, reason=reason or "", undo=undo)
+        named = [] if undo else [study.trial(trial) for trial in dict.fromkeys(trials)]
         suffix = storage.command_suffix(study.storage)
-    did = "valid again" if undo else "invalidated; running trials are being stopped"
-    click.echo(f"{subject(name, trials)}: {did}.")
+    click.echo(f"{subject(name, trials)}: {'valid again' if undo else 'invalidated'}.")
+    if running := [trial.number for trial in named if trial.state is State.RUNNING]:
+        verb = "is" if len(running) == 1 else "are"
+        click.echo(f"{subject(name, running)} {verb} being stopped.")
     if not undo:
         words = " ".join(shlex.quote(str(trial)) for trial in trials)
         print_next(f"studydb invalidate {shlex.quote(name)} {words} --undo{suffix}")

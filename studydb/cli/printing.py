@@ -16,6 +16,14 @@ from typing import Any
 
 import click
 
+from studydb.cli.column_widths import (
+    break_long_words,
+    break_name,
+    fit,
+    line_width,
+    measure,
+    text_width,
+)
 from studydb.cli.formatting import csv_cell, plain, table_cell
 from studydb.domain.life.states import Status
 from studydb.domain.number_names import NUMBER_NAMES
@@ -26,15 +34,6 @@ MOST_MEASURED_ROWS = 5_000
 
 MOST_RICH_ROWS = 500
 """A table with more rows is printed without rich, because rich takes a millisecond a row."""
-
-MOST_UNBROKEN = 20
-"""
-On a terminal a cell of up to this many characters stays on one line, unless the terminal has no
-room for all columns.
-"""
-
-LEAST_WIDTH = 8
-"""The least width to which a column is narrowed on a terminal that has no room for all columns."""
 
 NUMBERS = (int, float)
 
@@ -127,7 +126,7 @@ def _print_plain(
     more: Iterable[Sequence[Any]],
 ) -> None:
     cells = [list(map(visible, columns)), *map(_cells, rows)]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    widths = [max(map(text_width, column)) for column in zip(*cells, strict=True)]
     for line in chain(cells, map(_cells, more)):
         padded = (
             _padding(cell, width) + cell if right else cell + _padding(cell, width)
@@ -136,17 +135,8 @@ def _print_plain(
         click.echo("  ".join(padded).rstrip())
 
 
-def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes; a Chinese character takes two."""
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len
-
-    return cell_len(text)
-
-
 def _padding(cell: str, width: int) -> str:
-    return " " * (width - _width(cell))
+    return " " * (width - text_width(cell))
 
 
 def _cells(row: Sequence[Any]) -> list[str]:
@@ -165,90 +155,28 @@ def _print_rich(
     from rich.text import Text
 
     console = Console()
+    names = list(map(visible, columns))
     cells = list(map(_cells, rows))
-    widths = {
-        name: min(MOST_UNBROKEN, max(map(_width, (*name.split("_"), *column))))
-        for name, column in zip(columns, zip(*cells, strict=True), strict=True)
-    }
-    left_out = _left_out(widths, spare, console.width)
-    left_out += _last_that_do_not_fit(widths, left_out, console.width)
+    measured = map(measure, names, zip(*cells, strict=True))
+    widths, left_out = fit(dict(zip(columns, measured, strict=True)), spare, console.width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    kept = [index for index, name in enumerate(columns) if name not in left_out]
-    widths = _narrowed({columns[index]: widths[columns[index]] for index in kept}, console.width)
-    longest = {
-        columns[index]: max(map(_width, (columns[index], *(row[index] for row in cells))))
-        for index in kept
-    }
-    widths = _widened(widths, longest, console.width)
+    kept = [index for index, name in enumerate(columns) if name in widths]
     for index in kept:
+        width = widths[columns[index]]
         table.add_column(
-            Text(_heading(visible(columns[index]), widths[columns[index]])),
+            Text(break_name(names[index], width)),
             justify="right" if align_right[index] else "left",
             overflow="fold",
-            width=widths[columns[index]],
+            width=width,
         )
     for row in cells:
-        table.add_row(*(Text(row[index]) for index in kept))
+        table.add_row(
+            *(Text(break_long_words(row[index], widths[columns[index]])) for index in kept)
+        )
+    console.width = max(console.width, line_width(widths.values()))  # so that rich narrows none
     console.print(table)
     if left_out:
         click.echo(f"(without {', '.join(map(visible, left_out))}: the terminal is narrow)")
-
-
-def _heading(name: str, width: int) -> str:
-    """Break a name into lines of at most `width`; a line's end stands for an underscore."""
-    lines: list[str] = []
-    for part in name.split("_"):
-        if lines and _width(f"{lines[-1]}_{part}") <= width:
-            lines[-1] += f"_{part}"
-        else:
-            lines.append(part)
-    return "\n".join(lines)
-
-
-def _left_out(widths: Mapping[str, int], spare: Sequence[str], line_width: int) -> list[str]:
-    free_width = line_width - sum(width + 2 for width in widths.values())
-    left_out: list[str] = []
-    for name in spare:
-        if free_width < 0 and name in widths:  # a caller may name columns that this table lacks
-            left_out.append(name)
-            free_width += widths[name] + 2
-    return left_out
-
-
-def _last_that_do_not_fit(
-    widths: Mapping[str, int], left_out: Sequence[str], line_width: int
-) -> list[str]:
-    """Find the last columns that do not fit even if all columns are narrowed to LEAST_WIDTH."""
-    kept = [name for name in widths if name not in left_out]
-    least = [min(widths[name], LEAST_WIDTH) + 2 for name in kept]
-    n_fitting = len(kept)
-    while n_fitting > 1 and sum(least[:n_fitting]) > line_width:
-        n_fitting -= 1
-    return kept[n_fitting:]
-
-
-def _narrowed(widths: Mapping[str, int], line_width: int) -> dict[str, int]:
-    """Narrow the widest columns, down to LEAST_WIDTH, until a line fits; rich breaks long cells."""
-    narrowed = dict(widths)
-    for _ in range(sum(width + 2 for width in widths.values()) - line_width):
-        widest = max(narrowed, key=lambda name: narrowed[name])
-        if narrowed[widest] <= LEAST_WIDTH:
-            break
-        narrowed[widest] -= 1
-    return narrowed
-
-
-def _widened(
-    widths: Mapping[str, int], longest: Mapping[str, int], line_width: int
-) -> dict[str, int]:
-    """Give a line's free width, from the left, to columns narrower than their longest text."""
-    free_width = line_width - sum(width + 2 for width in widths.values())
-    widened = dict(widths)
-    for name, width in widths.items():
-        more = max(0, min(free_width, longest[name] - width))
-        widened[name] += more
-        free_width -= more
-    return widened
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 SPARE_COLUMNS = ("pid", "start_s", "start", "code")
 """The columns of attempts to leave out on a narrow terminal, in this order."""
 
+JUDGED_SPARE_COLUMNS = ("step", "bracket", "n_ranked", "kept", "promoted_at")
+"""The columns of judgements to leave out on a narrow terminal, in this order."""
+
 ATTEMPT_COLUMNS = (
     "attempt",
     "reason",
@@ -90,7 +93,7 @@ def show(*, name: str, trial: int | str | None, form: str, storage: Storage) -> 
     _print_part("attempts", (*ATTEMPT_COLUMNS, "code"), attempts, spare=SPARE_COLUMNS)
     columns = tuple(column for column in Judgement._fields if column != "why")
     judged = [[getattr(row, column) for column in columns] for row in details.judgements]
-    _print_part("judged", columns, judged)
+    _print_part("judged", columns, judged, spare=JUDGED_SPARE_COLUMNS)
     _print_part("notes", ListedNote._fields, details.notes)
     if details.attempts and (traceback := details.attempts[-1].traceback):
         lines = traceback.rstrip().expandtabs().splitlines()

@@ -23,6 +23,7 @@ SPARE_COLUMNS = ("created_at", "max_concurrent", "mode", "num_trials")
 UNFINISHED_COLUMNS = (
     *("number", "name", "tags", "state", "attempt", "last_step", "value", "best_value", "params"),
 )
+UNFINISHED_SPARE_COLUMNS = ("tags", "attempt", "value")
 
 
 @click.command()
@@ -151,7 +152,8 @@ def _print_unfinished(study: "Study", overview: "Overview", counts: dict[State, 
     click.echo()
     fields = [trial_fields(row, study.space) for row in overview.unfinished]
     columns = used_columns(UNFINISHED_COLUMNS, fields)
-    print_table(columns, [[row[column] for column in columns] for row in fields])
+    rows = [[row[column] for column in columns] for row in fields]
+    print_table(columns, rows, spare=UNFINISHED_SPARE_COLUMNS)
     hidden = {
         state: counts[state] - sum(row.state == state for row in overview.unfinished)
         for state in (State.RUNNING, State.PENDING, State.PAUSED)

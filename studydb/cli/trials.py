@@ -197,9 +197,10 @@ def best(
             fields["tags"] = tags_text(found.tags)
         print_object(fields, form=form)
         return
+    heading = f"best {objective}" + ("" if scope == "all" else f", {scope}")
     print_fields(
         {
-            f"best {objective}" + ("" if scope == "all" else f", {scope}"): best_text(by.value),
+            heading: best_text(by.value, objective.mode),
             "trial": f"{found.number} ({found.state})",
             "name": found.name,
             "step": str(found.summary.best_step) if is_usual else None,

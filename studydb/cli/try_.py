@@ -2,7 +2,8 @@
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -27,6 +28,27 @@ class _Terminated(SystemExit):
     """The exit of this process on SIGTERM; any other SystemExit comes from the user's code."""
 
 
+class _Output:
+    """
+    Keeps the error of a line that could not be written to stdout.
+
+    Attributes:
+        error: Why a line could not be written: the disk is full, for example. This is no error of
+            the user's code, although the code may run on with it or raise another error.
+    """
+
+    error: OSError | None = None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep the error with which the output fails within the `with` block."""
+        try:
+            yield
+        except OSError as error:
+            self.error = error
+            raise
+
+
 @click.command("try")
 @study_argument
 @click.argument("params", nargs=-1, metavar="[PARAM=VALUE]…")
@@ -41,24 +63,24 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
     Parameters that are not given are drawn at random. An error of your code is printed with its
     traceback.
     """
-    from studydb.child.run import exit_message
     from studydb.study.trying import try_trainable
-    from studydb.trainables import GivenBack, ProcessLost
 
     # SIGTERM raises an exception, so that a `finally` block kills the processes of a command.
     signal.signal(signal.SIGTERM, _end)
-    given = read_values(params)
+    given, output = read_values(params), _Output()
     with opened_study(storage, name) as study:
         metric, space = study.record.objective.metric, study.record.space
 
         def show_params(params: Mapping[str, Any]) -> None:
-            print_fields({"params": assignments(space.flatten(params)) or None})
+            with output.writing():
+                print_fields({"params": assignments(space.flatten(params)) or None})
 
         def show(result: "Result", saved: bool) -> None:  # noqa: FBT001  `try_trainable` calls it
             others = "".join(f"  {key}={value!r}" for key, value in result.metrics.items())
             note = "  (a checkpoint, not stored)" if saved else ""
             line = f"step {result.step}: {metric} {value_text(result.value)}{others}{note}"
-            click.echo(visible(line))
+            with output.writing():
+                click.echo(visible(line))
 
         try:
             try_trainable(
@@ -69,24 +91,38 @@ def try_(*, name: str, params: Sequence[str], debug: bool, storage: Storage) -> 
                 on_start=show_params,
                 on_report=show,
             )
-        except (InvalidReport, CheckpointError) as error:
-            return _fail(error, debug=debug)
-        except (StudydbError, BrokenPipeError, _Terminated):
+        except _Terminated:
             raise
-        except (GivenBack, ProcessLost) as error:
-            click.echo(visible(f"studydb: {error}"), err=True)
-            return FAILED
-        except SystemExit as error:
-            click.echo(visible(f"studydb: {exit_message(error)}"), err=True)
-            return FAILED
-        except Exception as error:  # noqa: BLE001  the user's code may raise anything
-            return _fail(error, debug=debug)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
+            if output.error is not None:
+                raise output.error from None
+            return _explain(error, debug=debug)
     click.echo("The trial is complete; nothing was stored.")
     return 0
 
 
 def _end(number: int, _: object) -> Never:
     raise _Terminated(128 + number)
+
+
+def _explain(error: Exception | SystemExit, *, debug: bool) -> int:
+    """Say why the trial did not complete; raise an error that has no cause in the user's code."""
+    from studydb.child.run import exit_message
+    from studydb.trainables import GivenBack, ProcessLost
+
+    match error:
+        case InvalidReport() | CheckpointError():
+            return _fail(error, debug=debug)
+        case StudydbError() | BrokenPipeError():
+            raise error
+        case SystemExit():
+            message = exit_message(error)
+        case GivenBack() | ProcessLost():
+            message = str(error)
+        case _:
+            return _fail(error, debug=debug)
+    click.echo(visible(f"studydb: {message}"), err=True)
+    return FAILED
 
 
 def _fail(error: Exception, *, debug: bool) -> int:

@@ -18,13 +18,30 @@ def check_schema(database: Database) -> None:
     """
     found = current_version(database)
     if found is None:
-        raise no_tables(database.url)
+        raise _missing_tables(database)
     refuse_newer(database, found)
     if found != revisions.HEAD:
         raise SchemaTooOld(
             f"{database.url} has schema {found}, this studydb needs {revisions.HEAD}. "
             "Run `studydb db upgrade` after all workers of the older version have ended."
         )
+
+
+def _missing_tables(database: Database) -> NoTables:
+    if database.postgresql:
+        sql = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
+    else:
+        sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    with database.begin(write=False) as txn:
+        found = {name for (name,) in txn.raw(sql)[1]}
+    others = sorted(found - {revisions.TABLE})  # a downgrade to "base" leaves this table
+    if not others:
+        return no_tables(database.url)
+    return NoTables(
+        f"{database.url} has no studydb tables, but other tables, such as {others[0]!r}. Give "
+        "the URL of the database that has your studies; or run `studydb db upgrade`, which adds "
+        "studydb's tables to this database."
+    )
 
 
 def refuse_newer(database: Database, revision: str | None) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from studydb.db import Database, Txn
 from studydb.db.faults import Duplicate
+from studydb.domain.arguments import LARGEST
 from studydb.domain.errors import NotAllowed, UsageError
 from studydb.domain.life.decisions import Action, DecidedBy
 from studydb.domain.life.event_kinds import EventKind
@@ -150,7 +151,7 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
         The new `num_trials`.
 
     Raises:
-        UsageError: `n_more` is not positive.
+        UsageError: `n_more` is not positive, or the new `num_trials` would be above `LARGEST`.
         NotAllowed: The study has no `num_trials`.
     """
     if n_more < 1:
@@ -160,6 +161,11 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
             num_trials = studies.extend(txn, study_id=study.id, n_more=n_more)
             if num_trials is None:
                 studies.check_exists(txn, study_id=study.id)
+                if study.num_trials is not None:
+                    raise UsageError(
+                        f"With {n_more} more trials, study {study.name!r} would allow more than "
+                        f"{LARGEST} trials. Add fewer."
+                    )
                 raise NotAllowed(
                     f"Study {study.name!r} has no num_trials, so there is no number to raise."
                 )

@@ -32,6 +32,7 @@ from studydb.domain.scheduling import (
     Work,
 )
 from studydb.domain.seeds import unit_number
+from studydb.domain.specs.spec import suggesting_options
 from studydb.schedulers.base import BaseScheduler, next_milestone
 
 STOPPING, PROMOTION = "stopping", "promotion"
@@ -51,6 +52,7 @@ cloned trials.
 """
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class ASHA(BaseScheduler):
     """

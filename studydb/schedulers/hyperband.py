@@ -22,6 +22,7 @@ from studydb.domain.scheduling import (
     QueueView,
     Work,
 )
+from studydb.domain.specs.spec import suggesting_options
 from studydb.schedulers.base import next_milestone
 from studydb.schedulers.closing import ClosingScheduler
 
@@ -32,6 +33,7 @@ SMALLEST_FACTOR = 2
 """With a smaller factor two rungs of a bracket could be at the same step."""
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class HyperBand(ClosingScheduler):
     """

@@ -13,9 +13,11 @@ from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import CONTINUE, Action, Decision, Entry, RungKey
 from studydb.domain.life.states import Reason
 from studydb.domain.scheduling import Report, RungView, StudyView
+from studydb.domain.specs.spec import suggesting_options
 from studydb.schedulers.base import BaseScheduler
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class MedianStopping(BaseScheduler):
     """

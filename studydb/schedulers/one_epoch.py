@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.decisions import RungKey
 from studydb.domain.scheduling import Close, Idle, QueueView, Work
+from studydb.domain.specs.spec import suggesting_options
 from studydb.schedulers.base import next_milestone
 from studydb.schedulers.closing import ClosingScheduler
 
@@ -22,6 +23,7 @@ exception: if no trial waits at step `i` at that time, a new trial is made.
 """
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class OneEpoch(ClosingScheduler):
     """

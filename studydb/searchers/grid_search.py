@@ -8,6 +8,7 @@ from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import Origin
 from studydb.domain.space.domains import Enumerable
 from studydb.domain.space.search_space import Space
+from studydb.domain.specs.spec import suggesting_options
 from studydb.searchers.seeded import Seeded
 
 MAX_VALUES = 100_000
@@ -16,6 +17,7 @@ MAX_VALUES = 100_000
 MAX_POINTS = 10**9
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class GridSearch(Seeded):
     """

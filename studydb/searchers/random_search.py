@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 
 from studydb.domain.life.states import Origin
 from studydb.domain.space.search_space import Space
+from studydb.domain.specs.spec import suggesting_options
 from studydb.searchers.draws import unit_draw
 from studydb.searchers.seeded import Seeded
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class RandomSearch(Seeded):
     """

@@ -10,6 +10,7 @@ from studydb.db import Prepared, Txn
 from studydb.db.dialect import is_listed, now
 from studydb.db.schema import search_space, study, trainable, worker
 from studydb.db.statement import Row
+from studydb.domain.arguments import LARGEST
 from studydb.domain.errors import UnknownStudy
 from studydb.domain.life.decisions import DecidedBy
 from studydb.domain.life.retention import Keep, read_keep
@@ -152,7 +153,7 @@ _PAUSE_ITSELF = Prepared(
 
 _EXTEND = Prepared(
     sa.update(study)
-    .where(THIS, study.c.num_trials.is_not(None))
+    .where(THIS, study.c.num_trials <= LARGEST - sa.bindparam("by", type_=sa.BigInteger))
     .values(num_trials=study.c.num_trials + sa.bindparam("by", type_=sa.BigInteger))
     .returning(study.c.num_trials)
 )
@@ -457,7 +458,12 @@ def pause_itself(txn: Txn, *, study_id: int, by: DecidedBy, why: str) -> bool:
 
 
 def extend(txn: Txn, *, study_id: int, n_more: int) -> int | None:
-    """Add `n_more` to `num_trials`, and return the sum; None if the study has no `num_trials`."""
+    """
+    Add `n_more` to `num_trials`, and return the sum.
+
+    Returns:
+        None if the study has no `num_trials`, or the sum is above `LARGEST`; then nothing changes.
+    """
     row = txn.first(_EXTEND, study=study_id, by=n_more)
     return None if row is None else int(row.num_trials)
 

@@ -295,10 +295,10 @@ class Study(TrialRequests, CheckpointRequests, ResourceRequests):
             The study's new `num_trials`.
 
         Raises:
-            UsageError: The argument is less than 1.
+            UsageError: The argument is no integer, is less than 1, or raises the limit above 2**62.
             NotAllowed: The study has no `num_trials`.
         """
-        return int(self._ask_once(control.extend, n_more=integer("num_trials", num_trials)))
+        return int(self._ask_once(control.extend, n_more=count("num_trials", num_trials, least=1)))
 
     @suggesting_keywords
     def set(

@@ -364,7 +364,8 @@ class Slot(threading.Thread):
             return text
         with suppress(StudydbError):
             best = best_trials(self._equipment.database, study)[0]
-            text += f" (best {best_text(best.best_value)}, trial {best.number})"
+            best_value = best_text(best.best_value, study.objective.mode)
+            text += f" (best {best_value}, trial {best.number})"
         return text
 
 

@@ -71,7 +71,11 @@ def study(create_study, sqlite_url):
 REFUSED = [
     (lambda study: study.extend(num_trials="3"), "num_trials is '3'; it must be an integer"),
     (lambda study: study.extend(num_trials=1.5), "num_trials is 1.5; it must be an integer"),
-    (lambda study: study.extend(num_trials=0), "1 trial or more, not by 0"),
+    (lambda study: study.extend(num_trials=0), "num_trials is 0; it must be an integer of 1 or"),
+    (
+        lambda study: study.extend(num_trials=10**20),
+        f"num_trials is {10**20}; it must be an integer from 1 to {2**62}",
+    ),
     (lambda study: study.pause([0]), "A trial's number is [0]; it must be an integer"),
     (lambda study: study.stop("0"), "A trial's number is '0'; it must be an integer"),
     (lambda study: study.enqueue([1]), "Params are list, not a dict"),

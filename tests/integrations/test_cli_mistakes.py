@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing
 
+import psycopg
 import pytest
 from harness import arrange
 
@@ -66,7 +67,10 @@ INVALID = [
     (("enqueue", "digits", "--name", "a\x1b[31m"), "a character that cannot be printed"),
     (("enqueue", "digits", "--tag", "a,b"), "The tag 'a,b' holds a ','; give each tag by itself"),
     (("pause", "digits", "1", "-2"), "No such option"),
-    (("enqueue", "digits", "lr"), "expected '=' after the name"),
+    (
+        ("enqueue", "digits", "lr"),
+        "'lr' has no '='; give each parameter as PARAM=VALUE, such as lr",
+    ),
     (("enqueue", "digits", "lr=uniform(0,1)"), "'lr' is the distribution uniform(0.0, 1.0)"),
     (("extend", "digits"), "Missing option '--trials'"),
     (("trials", "digits", "--state", "DONE"), "'DONE' is not one of"),
@@ -177,13 +181,55 @@ def test_error_for_a_database_without_tables_names_db_upgrade(
     assert "has no studydb tables. Run `studydb db upgrade` on it" in ran.error
 
 
-def test_error_for_an_sqlite_file_of_another_program_names_db_upgrade(bare_console, here):
+OF_ANOTHER_PROGRAM = (
+    "has no studydb tables, but other tables, such as 'theirs'. Give the URL of the database that "
+    "has your studies; or run `studydb db upgrade`, which adds studydb's tables to this database."
+)
+
+
+def test_error_for_an_sqlite_file_of_another_program_names_one_of_its_tables(bare_console, here):
     with closing(sqlite3.connect(here / "other.db")) as theirs:
         theirs.execute("CREATE TABLE theirs (id int)")
 
-    ran = bare_console("status", "--storage", "sqlite:///other.db", code=1)
+    ran = bare_console("studies", "--storage", "sqlite:///other.db", code=1)
 
-    assert "has no studydb tables. Run `studydb db upgrade` on it" in ran.error
+    assert OF_ANOTHER_PROGRAM in ran.error
+
+
+def test_error_for_a_server_database_of_another_program_names_one_of_its_tables(
+    bare_console, empty_postgres_url
+):
+    with closing(psycopg.connect(empty_postgres_url, autocommit=True)) as theirs:
+        theirs.execute("CREATE TABLE theirs (id int)")
+
+    ran = bare_console("studies", "--storage", empty_postgres_url, code=1)
+
+    assert OF_ANOTHER_PROGRAM in ran.error
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "command", "words"),
+    [
+        ("STUDYDB_WORKER_SLOTS", "abc", WORKER, "Invalid value for '--slots': 'abc' is not a"),
+        ("STUDYDB_FORMAT", "xml", ("studies",), "Invalid value for '--format': 'xml' is not"),
+    ],
+)
+def test_error_for_a_wrong_environment_variable_names_the_variable(
+    console, monkeypatch, *, variable, value, command, words
+):
+    monkeypatch.setenv(variable, value)
+
+    ran = console(*command, code=2)
+
+    assert ran.error.startswith(f"studydb: ${variable} is wrong. {words}")
+
+
+def test_error_for_a_wrong_option_does_not_name_its_environment_variable(console, monkeypatch):
+    monkeypatch.setenv("STUDYDB_WORKER_SLOTS", "2")
+
+    ran = console(*WORKER, "--slots", "abc", code=2)
+
+    assert ran.error.startswith("studydb: Invalid value for '--slots': ")
 
 
 def test_error_for_a_file_that_is_no_database_is_one_line(bare_console, here):
@@ -271,7 +317,12 @@ REFUSED = [
     (("enqueue", "digits", "rl=0.5"), 2, "There is no parameter 'rl' in this study; it has 'lr'."),
     (("enqueue", "digits", "lr=1e999"), 2, "lr=1e999"),
     (("enqueue", "digits", "epochs=3"), 2, "is the constant 27 in this study, not 3"),
-    (("extend", "digits", "--trials", "0"), 2, "1 trial or more, not by 0"),
+    (("extend", "digits", "--trials", "0"), 2, "'--trials': 0 is not in the range 1<=x<="),
+    (
+        ("extend", "digits", "--trials", str(10**20)),
+        2,
+        f"'--trials': {10**20} is not in the range 1<=x<={2**62}",
+    ),
     (("extend", "endless", "--trials", "5"), 1, "so there is no number to raise"),
     (("set", "digits", "max_steps=9", "--"), 2, "The command after `--` is empty"),
     (WORKER, 1, "has no trainable: its trials are run by the user's own program"),

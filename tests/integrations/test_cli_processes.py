@@ -14,6 +14,7 @@ from fleet.workers import eventually
 from harness import arrange
 from harness.commands import run_command
 
+import studydb
 from studydb.cli.commands import COMMANDS
 from studydb.db import connect
 from studydb.domain.records import Request
@@ -44,10 +45,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_output_that_a_full_disk_cannot_take_is_an_error_without_a_traceback(folder):
+def run_on_a_full_disk(folder, *arguments):
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(
-            [sys.executable, "-m", "studydb", "--help"],
+        return subprocess.run(
+            [sys.executable, "-m", "studydb", *arguments],
             check=False,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -56,8 +57,37 @@ def test_output_that_a_full_disk_cannot_take_is_an_error_without_a_traceback(fol
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )
 
-    assert ended.returncode == 1
-    assert ended.stderr == "studydb: The output cannot be written: No space left on device.\n"
+
+FULL_DISK = (
+    "studydb: The output cannot be written: No space left on device. "
+    "If the command has changed the database, the changes are kept.\n"
+)
+
+
+def test_output_that_a_full_disk_cannot_take_is_an_error_without_a_traceback(folder):
+    ended = run_on_a_full_disk(folder, "--help")
+
+    assert (ended.returncode, ended.stderr) == (1, FULL_DISK)
+
+
+def test_command_whose_output_a_full_disk_cannot_take_keeps_its_changes(folder):
+    create = ("create", "mine", "--metric", "loss", "--mode", "min")
+
+    ended = run_on_a_full_disk(folder, *create, "--storage", f"sqlite:///{folder}/studydb.db")
+
+    assert (ended.returncode, ended.stderr) == (1, FULL_DISK)
+    with closing(studydb.load_study("mine", storage=f"sqlite:///{folder}/studydb.db")) as study:
+        assert study.status == "RUNNING"
+
+
+def test_try_names_the_full_disk_and_not_the_users_code_if_its_output_fails(folder):
+    storage = f"sqlite:///{folder}/studydb.db"
+    space = {"x": studydb.uniform(0, 1), "wait": studydb.choice([False])}
+    options = {"metric": "loss", "mode": "min", "storage": storage, "workdir": folder}
+    with closing(studydb.create_study("mine", "mine:train", space=space, **options)):
+        ended = run_on_a_full_disk(folder, "try", "mine", "--storage", storage)
+
+    assert (ended.returncode, ended.stderr) == (1, FULL_DISK)
 
 
 @pytest.fixture

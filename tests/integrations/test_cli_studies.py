@@ -434,6 +434,14 @@ def test_study_whose_trials_have_all_diverged_has_no_finite_best_value(console, 
     assert console("best", "digits", "--format", "json").json["best_value"] == "Infinity"
 
 
+def test_infinite_value_that_is_better_than_all_others_is_the_best_value(console, database):
+    study = arrange.new_study(database, name="digits", space=SPACE)
+    arrange.SimulatedWorker(database, study).take().finish(-math.inf)
+
+    assert "loss (min) -Infinity, trial 0" in console("status", "digits").out
+    assert "best loss (min)  -Infinity\n" in console("best", "digits").out
+
+
 def test_status_and_best_say_that_only_nan_was_reported(console, database):
     study = arrange.new_study(database, name="digits", space=SPACE)
     worker = arrange.SimulatedWorker(database, study)

@@ -7,6 +7,7 @@ The methods of `Study` that do the same are tested here, too.
 import re
 
 import pytest
+from harness import arrange
 from harness.arrange import SimulatedWorker, rows
 
 import studydb
@@ -197,7 +198,8 @@ def test_retry_method_refuses_a_wrong_selection_and_a_trial_that_has_not_ended(s
 @pytest.mark.usefixtures("ended")
 def test_invalidate_hides_a_trial_and_undo_shows_it_again(console, study):
     said = console("invalidate", "digits", "0", "1", "--reason", "wrong labels").lines
-    assert said[0] == "Trials 0, 1 of 'digits': invalidated; running trials are being stopped."
+    assert said[0] == "Trials 0, 1 of 'digits': invalidated."
+    assert "stopped" not in "".join(said)
     assert "  studydb invalidate digits 0 1 --undo" in said
     assert study.best_trial.number == 2
     assert [bool(row["invalidated_at"]) for row in trials(console)] == [True, True, False]
@@ -208,6 +210,25 @@ def test_invalidate_hides_a_trial_and_undo_shows_it_again(console, study):
 
     assert study.best_trial.number == 0
     assert list(study.trials_dataframe().number) == [0, 2]
+
+
+def test_invalidate_says_which_of_the_trials_are_being_stopped(console, database):
+    study = arrange.new_study(database, name="digits", num_trials=4)
+    worker = SimulatedWorker(database, study)
+    for _ in range(2):
+        worker.take().finish(0.5)
+        worker.take()
+
+    one = console("invalidate", "digits", "0", "1", "--reason", "wrong labels").lines
+    undone = console("invalidate", "digits", "0", "1", "--undo").lines
+    two = console("invalidate", "digits", "3", "1", "--reason", "wrong labels").lines
+
+    assert one[:2] == [
+        "Trials 0, 1 of 'digits': invalidated.",
+        "Trial 1 of 'digits' is being stopped.",
+    ]
+    assert undone == ["Trials 0, 1 of 'digits': valid again."]
+    assert two[1] == "Trials 3, 1 of 'digits' are being stopped."
 
 
 @pytest.mark.usefixtures("ended")

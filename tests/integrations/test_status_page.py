@@ -21,6 +21,7 @@ from studydb.operations.checkpoints import mark_corrupt
 from studydb.operations.control import set_status
 from studydb.operations.overview import read_overview
 from studydb.operations.record_event import record_event
+from studydb.operations.register import leave
 from studydb.operations.study_progress import read_progress
 from studydb.processes import process_record, start_of, this_process
 from studydb.searchers import GridSearch
@@ -223,6 +224,46 @@ def test_remaining_time_is_computed_from_the_pace_so_far(minutes, ended, left, r
     assert pace_text(pace, now=now, left=left, runs=runs) == text
 
 
+def test_time_without_workers_does_not_count_in_the_pace(database, clock):
+    study = arrange.new_study(database, name="digits", num_trials=4)
+    evening = arrange.SimulatedWorker(database, study, of=this_process())
+    trial = evening.take()
+    clock.advance(60)
+    trial.finish(0.5)
+    leave(database, worker_id=evening.id)
+    clock.advance(10 * 3600)
+    morning = arrange.SimulatedWorker(database, study, of=this_process())
+    arrange.SimulatedWorker(database, study, of=this_process())  # at the same time: counts once
+    trial = morning.take()
+    clock.advance(60)
+    trial.finish(0.5)
+
+    morning.take()
+
+    assert time_text(read_overview(database, study)) == (
+        "10 h 2 min (2 min 0 s with workers), 1 trials/min, about 2 min 0 s left"
+    )
+
+
+def test_killed_worker_counts_in_the_pace_until_its_last_heartbeat(database, clock):
+    study = arrange.new_study(database, name="digits", num_trials=4)
+    killed = arrange.SimulatedWorker(database, study)
+    run = killed.take()
+    clock.advance(60)
+    killed.renew(run)
+    clock.advance(10 * 3600)
+    worker = arrange.SimulatedWorker(database, study, of=this_process())
+    trial = worker.take()
+    clock.advance(60)
+    trial.finish(0.5)
+
+    worker.take()
+
+    assert time_text(read_overview(database, study)).startswith(
+        "10 h 2 min (2 min 0 s with workers), 0.5 trials/min, "
+    )
+
+
 @pytest.mark.parametrize(("num_trials", "advice"), [(1, True), (None, False)])
 def test_status_advises_to_extend_only_a_study_that_has_num_trials(
     console, database, num_trials, advice
@@ -282,6 +323,7 @@ def test_trials_that_are_still_to_be_made_are_counted_without_clones(console, da
     for _ in range(2):
         trial = worker.take()
         clock.advance(60)
+        worker.renew(trial)
         trial.finish(0.5)
     console("retry", "digits", "0", "1")
     arrange.SimulatedWorker(database, study).take()

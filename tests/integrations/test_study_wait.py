@@ -106,3 +106,5 @@ def test_timeout_of_wait_is_a_number_of_seconds(study):
         study.wait(timeout_s="5")
     with pytest.raises(studydb.InvalidSpec, match="timeout_s is nan"):
         study.wait(timeout_s=math.nan)
+    with pytest.raises(TypeError, match=r"it takes timeout_s. Did you mean 'timeout_s'\?$"):
+        study.wait(timeout=5)

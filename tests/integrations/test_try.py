@@ -1,8 +1,10 @@
 """`studydb try` runs one trial in the foreground and stores nothing."""
 
+import errno
 import json
 import sys
 
+import click
 import pytest
 from fleet.workers import TRAINABLES, eventually
 from harness.arrange import dump
@@ -188,3 +190,25 @@ def test_wrong_arguments_of_try_are_refused(bare_console, study, words, cause):
 
     assert cause in ran.error
     assert json.dumps(ran.error).count("\\n") == 1
+
+
+def test_output_that_fails_during_the_trial_is_not_called_an_error_of_the_code(
+    bare_console, here, study, monkeypatch
+):
+    (here / "reports_here.py").write_text(
+        "def main(config, trial):\n    trial.report({'loss': 1})\n    trial.report({'loss': 2})\n"
+    )
+    study("reports_here:main")
+    echo = click.echo
+
+    def on_a_full_disk(line, **options):
+        if line.startswith("step 2"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        echo(line, **options)
+
+    monkeypatch.setattr(click, "echo", on_a_full_disk)
+
+    ran = bare_console("try", "tried", code=1)
+
+    assert "step 1: loss 1" in ran.out
+    assert ran.err.startswith("studydb: The output cannot be written: No space left on device. ")

@@ -22,6 +22,7 @@ from harness.arrange import (
 )
 
 from studydb.db import connect
+from studydb.domain.arguments import LARGEST
 from studydb.domain.errors import BudgetSpent, LeaseLost, NotAllowed, UsageError
 from studydb.domain.life.rules import read_rules
 from studydb.domain.life.states import Reason, State, Status
@@ -219,6 +220,14 @@ def test_extend_refuses_a_study_without_num_trials_and_refuses_to_add_zero_trial
             control.extend(database, endless, new_request(), n_more=1)
         with pytest.raises(UsageError, match="by 1 trial or more, not by 0"):
             control.extend(database, study, new_request(), n_more=0)
+
+
+def test_extend_refuses_a_sum_that_the_column_cannot_hold(database):
+    study = new_study(database, num_trials=2)
+    control.extend(database, study, new_request(), n_more=LARGEST - 2)
+
+    with unchanged_rows(database), pytest.raises(UsageError, match="Add fewer"):
+        control.extend(database, study, new_request(), n_more=1)
 
 
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])

@@ -4,7 +4,9 @@ How groups of rows share a page, which columns a table omits, and how columns ar
 One test checks whether a typed word is read as a trial's number or as a trial's name.
 """
 
+import math
 import re
+from datetime import UTC, datetime
 
 import click
 import pytest
@@ -12,10 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studydb.analysis.expanding import expanded_names
+from studydb.cli.column_widths import left_out
 from studydb.cli.options import LARGEST_NUMBER, TrialWord
-from studydb.cli.printing import _left_out, print_table
+from studydb.cli.printing import print_table
 from studydb.cli.query import _distinct
+from studydb.cli.show import JUDGED_SPARE_COLUMNS
 from studydb.cli.workers import COLUMNS, SPARE_COLUMNS
+from studydb.domain.listed_rows import Judgement
 from studydb.operations.overview import share
 
 
@@ -44,10 +49,10 @@ def test_page_is_full_or_shows_every_row(sizes, most):
 def test_narrow_terminal_omits_as_few_optional_columns_as_possible_in_the_given_order():
     widths = {"number": 6, "value": 10, "params": 20}
 
-    assert _left_out(widths, ["value", "number"], line_width=42) == []
-    assert _left_out(widths, ["value", "number"], line_width=40) == ["value"]
-    assert _left_out(widths, ["value", "number"], line_width=5) == ["value", "number"]
-    assert _left_out(widths, ["tags", "value"], line_width=40) == ["value"]  # no row has tags
+    assert left_out(widths, ["value", "number"], terminal_width=42) == []
+    assert left_out(widths, ["value", "number"], terminal_width=40) == ["value"]
+    assert left_out(widths, ["value", "number"], terminal_width=5) == ["value", "number"]
+    assert left_out(widths, ["tags", "value"], terminal_width=40) == ["value"]  # no row has tags
 
 
 def test_table_is_no_wider_than_its_terminal_and_cuts_no_cell(monkeypatch, capsys):
@@ -183,3 +188,64 @@ def test_long_cells_are_not_broken_on_a_wide_terminal(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert name in out
     assert "last_step" in out
+
+
+def lines_on_a_terminal(monkeypatch, capsys, columns, rows, *, width=80, spare=()):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_table(columns, rows, spare=spare)
+    return re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+
+
+def test_no_number_of_a_judgement_is_broken_on_a_narrow_terminal(monkeypatch, capsys):
+    columns = tuple(column for column in Judgement._fields if column != "why")
+    row = (27, 27, -6.676061e-13, -1.234561e-12, "promote", 0, 3, 27, datetime.now(UTC), True)
+
+    lines = lines_on_a_terminal(monkeypatch, capsys, columns, [row], spare=JUDGED_SPARE_COLUMNS)
+
+    assert max(map(len, lines)) <= 80
+    assert any(
+        {"27", "-6.67606e-13", "-1.23456e-12", "promote"} <= {*line.split()} for line in lines
+    )
+    assert "(without step, bracket, n_ranked: the terminal is narrow)" in lines
+
+
+def test_columns_of_text_are_narrowed_rather_than_numbers(monkeypatch, capsys):
+    numbers = (2**63 - 1, -(2**63), 1.234567e-300)
+    text = "a long text that fits in several short lines"
+
+    lines = lines_on_a_terminal(
+        monkeypatch, capsys, ("a", "b", "c", "name", "d"), [(*numbers, text, -math.inf)]
+    )
+
+    assert max(map(len, lines)) <= 80
+    words = " ".join(lines).split()
+    assert {"9223372036854775807", "-9223372036854775808", "1.23457e-300", "-Infinity"} <= {*words}
+    assert {*text.split()} <= {*words}
+
+
+def test_columns_with_numbers_that_have_no_room_are_left_out_whole(monkeypatch, capsys):
+    lines = lines_on_a_terminal(monkeypatch, capsys, "abcde", [[2**62 + n for n in range(5)]])
+
+    assert max(map(len, lines)) <= 80
+    assert [str(2**62 + n) for n in range(3)] in [line.split() for line in lines]
+    assert "(without d, e: the terminal is narrow)" in lines
+
+
+def test_number_that_is_wider_than_the_terminal_is_left_to_the_terminal(monkeypatch, capsys):
+    lines = lines_on_a_terminal(monkeypatch, capsys, ("a", "b"), [(2**63 - 1, 1)], width=12)
+
+    assert str(2**63 - 1) in [line.strip() for line in lines]
+
+
+def test_numbers_and_times_in_narrow_texts_are_not_broken(monkeypatch, capsys):
+    params = {"optimizer/lr": 1.234567e-05, "optimizer/seed": 2**63 - 1, "sizes": [2**40, 64]}
+    at = datetime(2026, 11, 28, 18, 41, 3, tzinfo=UTC)
+    columns = ("state", "value", "last_step", "started_at", "params")
+    row = ("TERMINATED", 2**62, 7, at, params)
+
+    lines = lines_on_a_terminal(monkeypatch, capsys, columns, [row], width=70)
+
+    assert max(map(len, lines)) <= 70
+    words = {*" ".join(lines).split()}
+    assert {"2026-11-28", "18:41:03Z", "1.23457e-05", str(2**63 - 1), f"[{2**40},"} <= words

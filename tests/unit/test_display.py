@@ -17,13 +17,26 @@ from studydb.domain.text.display import best_text, duration_text, value_text, wi
         (1 / 3, "0.333333", "0.333333"),
         (27.0, "27", "27"),
         (math.inf, "Infinity", "none finite yet (Infinity)"),
-        (-math.inf, "-Infinity", "none finite yet (-Infinity)"),
+        (-math.inf, "-Infinity", "-Infinity"),
         (math.nan, "NaN", "NaN"),
         (None, "none", "none yet"),
     ],
 )
-def test_values_have_six_digits_and_an_infinite_value_is_not_called_best(value, text, best):
-    assert (value_text(value), best_text(value)) == (text, best)
+def test_values_have_six_digits_and_the_worst_possible_value_is_not_called_best(value, text, best):
+    assert (value_text(value), best_text(value, "min")) == (text, best)
+
+
+@pytest.mark.parametrize(
+    ("value", "mode", "best"),
+    [
+        (math.inf, "min", "none finite yet (Infinity)"),
+        (-math.inf, "min", "-Infinity"),
+        (-math.inf, "max", "none finite yet (-Infinity)"),
+        (math.inf, "max", "Infinity"),
+    ],
+)
+def test_infinite_value_is_the_best_if_no_value_is_better_in_the_mode(value, mode, best):
+    assert best_text(value, mode) == best
 
 
 @pytest.mark.parametrize("noun", ["a str", "an int", "an object", "an OrderedDict", "a uint8"])

@@ -115,6 +115,16 @@ def test_error_about_an_attribute_of_another_tool_says_what_to_write(kind, name,
         (lambda: scheduler_of(parse_call("PBT(interval=3)")), "In studydb: scheduler=ASHA("),
         (lambda: scheduler_of(parse_call("ASHA(max_t=9, eta=3)")), "In studydb: reduction_factor"),
         (lambda: scheduler_of(parse_call("asha(max_t=9)")), "Did you mean 'ASHA'"),
+        (lambda: studydb.ASHA(metric="loss"), 'In studydb: metric="loss", mode="min" of create_st'),
+        (
+            lambda: studydb.FIFO(mode="min"),
+            'it takes no arguments. In studydb: metric="loss", mode=',
+        ),
+        (lambda: studydb.HyperBand(max_t=9, eta=3), "In studydb: reduction_factor"),
+        (lambda: studydb.MedianStopping(metric="loss"), "MedianStopping has no argument 'metric'"),
+        (lambda: studydb.OneEpoch(max_t=9, metric="loss"), "OneEpoch has no argument 'metric'"),
+        (lambda: studydb.RandomSearch(sed=3), "it takes seed. Did you mean 'seed'"),
+        (lambda: studydb.GridSearch(metric="loss"), "GridSearch has no argument 'metric'"),
         (lambda: searcher_of(parse_call("TPE")), 'In studydb: searcher=OptunaSearch("TPESampler")'),
         (lambda: parse_parameter("lr=suggest_float(0, 1)"), "In studydb: uniform(low, high)"),
         (lambda: parse_parameter("lr=logunifrm(1, 2)"), "Did you mean 'loguniform'"),
@@ -127,4 +137,6 @@ def test_error_about_an_unknown_spec_says_what_to_write(make, words):
 def test_similar_known_name_is_suggested_instead_of_a_translation():
     assert hint("metrics", ["metric"]) == " Did you mean 'metric'?"
     assert hint("metrics") == ' In studydb: report({"loss": 1.0}): all metrics in one dict.'
+    assert hint("timeout", ["timeout_s"]) == " Did you mean 'timeout_s'?"
+    assert hint("timeout", ["workers"]).startswith(" In studydb: time_limit_s=SECONDS of create_s")
     assert hint("xyz", COMMANDS) == ""

@@ -14,7 +14,7 @@ from studydb.domain.errors import InvalidSpec
 from studydb.domain.life.states import Mode
 from studydb.domain.metrics import Result, value_of
 from studydb.domain.objective import Objective
-from studydb.domain.specs.spec import Spec
+from studydb.domain.specs.spec import Spec, suggesting_options
 from studydb.domain.text.names import check_metric_name
 
 STD_OF_TRIAL, STD_OF_STUDY = 0.01, 0.001
@@ -48,6 +48,7 @@ def read_best_values(stored: Any) -> tuple[BestValues, ...]:
         return ()
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class Plateau(Spec):
     """

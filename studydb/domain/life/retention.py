@@ -12,7 +12,7 @@ from studydb.domain.objective import Objective
 from studydb.domain.sizes import read_size, size_word
 from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import parse_call
-from studydb.domain.specs.spec import Spec
+from studydb.domain.specs.spec import Spec, suggesting_options
 
 FALLBACKS = 2
 """
@@ -35,6 +35,7 @@ class SavedState(Struct, frozen=True):
     value: float | None
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class Keep(Spec):
     """

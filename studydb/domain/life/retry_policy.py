@@ -9,7 +9,7 @@ from studydb.domain.errors import InvalidSpec
 from studydb.domain.failures import Failure, type_name
 from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import parse_call
-from studydb.domain.specs.spec import Spec
+from studydb.domain.specs.spec import Spec, suggesting_options
 
 UNCOUNTED_IN_A_ROW = 9
 """
@@ -29,6 +29,7 @@ class Counting(StrEnum):
     """The trial is not retried."""
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class Retry(Spec):
     """

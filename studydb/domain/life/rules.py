@@ -27,7 +27,7 @@ from studydb.domain.metrics import Result, value_of
 from studydb.domain.objective import Objective
 from studydb.domain.specs.building import build, rebuild
 from studydb.domain.specs.grammar import parse_call
-from studydb.domain.specs.spec import Spec
+from studydb.domain.specs.spec import Spec, suggesting_options
 from studydb.domain.text.names import check_metric_name
 from studydb.domain.user_code import IS_PATH
 
@@ -41,6 +41,7 @@ _CALL = re.compile(r"\s*[A-Za-z]\w*\s*\(")
 _TEXT = re.compile(r"\s*(?P<metric>[^<>=]+?)\s*(?P<op>>=|<=|>|<)\s*(?P<bound>\S+)\s*")
 
 
+@suggesting_options
 @dataclass(frozen=True)
 class Threshold(Spec):
     """

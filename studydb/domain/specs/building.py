@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from studydb.domain.errors import InvalidSpec
 from studydb.domain.specs.grammar import Call
+from studydb.domain.specs.spec import unknown_option
 from studydb.domain.text.other_tools import hint
 
 T = TypeVar("T")
@@ -35,10 +36,7 @@ def build(call: Call, known: Mapping[str, Callable[..., T]], *, noun: str) -> T:
     takes_any = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
     for name in call.kwargs:
         if name not in signature.parameters and not takes_any:
-            raise InvalidSpec(
-                f"{call.name} has no argument {name!r}; it takes {takes}."
-                + hint(name, signature.parameters)
-            )
+            raise unknown_option(call.name, name, signature.parameters)
     try:
         signature.bind(*call.args, **call.kwargs)
     except TypeError as error:

@@ -1,12 +1,14 @@
 """The base of specs, such as schedulers, searchers, distributions and studydb's stop rules."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from functools import wraps
 from types import NoneType, UnionType
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 from studydb.domain.canonical import is_integral, is_number
 from studydb.domain.errors import InvalidSpec
+from studydb.domain.text.other_tools import hint
 
 _LARGEST = 2**63 - 1
 """The largest integer in a column of 64 bits."""
@@ -65,6 +67,40 @@ class Spec:
     def to_json(self) -> dict[str, Any]:
         """Return the form that is stored in a row; `rebuild` reads it."""
         return {self.kind_key: self.kind} | self.options()
+
+
+SpecT = TypeVar("SpecT", bound=Spec)
+
+
+def suggesting_options(cls: type[SpecT]) -> type[SpecT]:
+    """
+    Let a spec's class refuse an unknown option with the options that it has.
+
+    Write the decorator above `@dataclass`.
+
+    Raises:
+        InvalidSpec: When an object is made with an unknown keyword; the message suggests an option.
+    """
+    make, takes = cls.__init__, cls.arguments()
+
+    @wraps(make)
+    def checked(self: SpecT, *args: Any, **kwargs: Any) -> None:
+        for name in kwargs:
+            if name not in takes:
+                raise unknown_option(cls.kind, name, takes)
+        make(self, *args, **kwargs)
+
+    cls.__init__ = checked  # type: ignore[assignment]
+    return cls
+
+
+def unknown_option(kind: str, name: str, known: Iterable[str]) -> InvalidSpec:
+    """Make the error for an option that the spec of this kind does not have."""
+    takes = list(known)
+    return InvalidSpec(
+        f"{kind} has no argument {name!r}; it takes {', '.join(takes) or 'no arguments'}."
+        + hint(name, takes)
+    )
 
 
 def _read_option(value: Any, annotation: Any, *, subject: str, is_bounded: bool) -> Any:

@@ -3,6 +3,7 @@
 import math
 import re
 
+from studydb.domain.life.states import Mode
 from studydb.domain.number_names import number_name
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
@@ -72,11 +73,17 @@ def value_text(value: float | None) -> str:
     return f"{value:.{DIGITS}g}" if math.isfinite(value) else number_name(value)
 
 
-def best_text(best_value: float | None) -> str:
-    """Write the best value so far; if it is infinite, say that no finite value was found."""
+def best_text(best_value: float | None, mode: str) -> str:
+    """
+    Write the best value so far; if it is the worst possible value, say that none is finite.
+
+    Args:
+        mode: "min" or "max". If smaller values are better, Infinity is the worst possible value,
+            and -Infinity is better than every finite value.
+    """
     if best_value is None:
         return "none yet"
-    if math.isinf(best_value):
+    if best_value == (math.inf if mode == Mode.MIN else -math.inf):
         return f"none finite yet ({value_text(best_value)})"
     return value_text(best_value)
 

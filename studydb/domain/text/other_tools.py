@@ -50,7 +50,9 @@ _WORDS_BY_TRANSLATION = {
     "max_concurrent=N of create_study, or study.run(workers=N)": (
         "n_jobs n_workers max_concurrent_trials num_workers concurrency"
     ),
-    'metric="loss", mode="min" of create_study': "direction directions objective maximize minimize",
+    'metric="loss", mode="min" of create_study': (
+        "direction directions objective maximize minimize metric mode"
+    ),
     "storage=URL, `--storage URL`, or $STUDYDB_STORAGE": (
         "storage_path local_dir storage_url database url"
     ),
@@ -201,10 +203,19 @@ def in_studydb(name: str) -> str:
     return "" if ours is None else f" In studydb: {ours}."
 
 
+def _nearly_equal(name: str, folds: Iterable[str]) -> list[str]:
+    return get_close_matches(name.casefold(), list(folds), n=1, cutoff=_MISSPELT)
+
+
 def hint(name: str, known: Iterable[str] = ()) -> str:
-    """Suggest a nearly equal known name; else translate the name; else suggest similar names."""
+    """
+    Suggest a nearly equal known name; else translate the name; else suggest similar names.
+
+    "timeout" is nearly equal to "timeout_s".
+    """
     folds = {other.casefold(): other for other in known}
-    misspelt = get_close_matches(name.casefold(), folds, n=1, cutoff=_MISSPELT)
+    with_unit = f"{name.casefold()}_s"
+    misspelt = [with_unit] if with_unit in folds else _nearly_equal(name, folds)
     if misspelt:
         return did_you_mean(name, [folds[misspelt[0]]])
     return in_studydb(name) or did_you_mean(name, folds.values())
