@@ -1,4 +1,4 @@
-"""A trainable that reports when it was called, in a module that imports scikit-learn."""
+"""A trainable that reports the time of its call, in a module that imports scikit-learn."""
 
 import time
 from typing import Any

@@ -22,7 +22,10 @@ LARGEST_EXACT = 2**53
 """Every integer up to this number is exact as a double."""
 
 _FIRST_AMBIGUOUS = 10**16
-"""PostgreSQL returns each double from here on as an integer, and smaller doubles as doubles."""
+"""
+PostgreSQL returns a double of this absolute value or more as an integer, such as 1e16 as
+10000000000000000. So it is not known whether such an integer was a double.
+"""
 
 _INT64 = 2**63
 _NONE = type(None)

@@ -128,8 +128,8 @@ class DirectoryStore:
             if folder.is_symlink():
                 raise CheckpointError(
                     f"The folder {folder} is a link to {os.path.realpath(folder)}, and studydb "
-                    "deletes no files behind a link. Delete the files and the link yourself, and "
-                    "repeat the deletion."
+                    "deletes no files behind a link. Delete the files, replace the link by an "
+                    "empty directory, and repeat the deletion."
                 )
             left = [*folder.iterdir(), *self.root.glob(f".{study_uuid}.*")]
         except (FileNotFoundError, NotADirectoryError):

@@ -43,7 +43,11 @@ class Locations(Struct, frozen=True):
         return Stores(
             self.store_url(study.checkpoints),
             former=tuple(map(self.store_url, study.former_checkpoints)),
-            sources=tuple(map(self.store_url, study.source_checkpoints)),
+            study_uuid=study.uuid,
+            sources={
+                uuid: tuple(map(self.store_url, stores))
+                for uuid, stores in study.source_checkpoints.items()
+            },
         )
 
     def log_dir(self, study: "Study", lease: "Lease") -> Path:

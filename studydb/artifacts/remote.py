@@ -217,9 +217,12 @@ class RemoteStore:
         return target
 
     def exists(self, url: str) -> bool:
-        with self._reading(url):
+        with suppress(CheckpointError), self._reading(url):
             path = self._locate(url)
-            return self._is_object(path) or self._is_object(_manifest(path))
+            if not self._is_object(path) and not self._is_object(_manifest(path)):
+                raise FileNotFoundError(path)  # `_reading` tells a missing object from its bucket
+            return True
+        return False
 
     def delete(self, url: str) -> None:
         with self._removing(url):

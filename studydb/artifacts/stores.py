@@ -1,9 +1,11 @@
 """The stores of a study's checkpoints: the study's own stores, and those that it only reads."""
 
-from msgspec import Struct
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, field
 
 from studydb.artifacts.inline import INLINE
-from studydb.artifacts.store import parts_of
+from studydb.artifacts.store import known_parts_of, parts_of
 from studydb.artifacts.store_urls import open_store
 from studydb.domain.errors import CheckpointError
 
@@ -14,78 +16,91 @@ class Stores(Struct, frozen=True):
 
     Attributes:
         current: The store of new checkpoints.
-        former: The stores that may hold older checkpoints of the study.
-        sources: The stores of other studies from whose checkpoints trials of the study began. The
-            study reads these stores, and never writes to them.
+        former: The stores that were the current store before, the newest first. A store that was
+            the current store several times is in the list more than once.
+        study_uuid: The study.
+        sources: The stores of other studies from whose checkpoints trials of the study began, by
+            the study's UUID, ordered as `current` and `former`. The study never writes to them.
     """
 
     current: str
     former: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
+    study_uuid: str = ""
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def own(self) -> list[str]:
         """Return the stores outside the database that may hold checkpoints of the study."""
-        return _outside_database(self.current, *self.former)
-
-    def readable(self) -> list[str]:
-        """Return all stores outside the database, first the current store, last `sources`."""
-        return _outside_database(self.current, *self.former, *self.sources)
+        return _outside_database((self.current, *self.former))
 
     def store_of(self, url: str) -> str:
         """
-        Find the study's store that holds an object.
+        Find the store that holds an object.
 
         An object's URL is a store's URL and the object's path: study, trial, attempt and name. The
         store whose URL is the start of the object's URL is tried first. If that store does not have
-        the object, for example because its directory was moved, the other stores are tried.
+        the object, for example because its directory was moved, the other stores of the object's
+        study are tried.
 
         Returns:
-            The store's URL; "inline:" if `url` is "inline:". If the study has only one store
-            outside the database, that store's URL is returned without a search for the object. If
-            no store has the object, the URL of the store that was tried first is returned.
+            The store's URL; "inline:" if `url` is "inline:". If the object's study has only one
+            store outside the database, that store's URL is returned without a search for the
+            object. If no store has the object, the URL of the store that was tried first is
+            returned.
 
         Raises:
-            CheckpointError: The study has no store outside the database.
-            OSError: No store that this host can reach has the object, so it may be in another.
-        """
-        store, error = self._search(url)
-        if error is None:
-            return store
-        raise OSError(
-            f"The checkpoint {url} is not in the stores that this host can read, but may be in "
-            f"another. {error}"
-        ) from error
-
-    def likely_store_of(self, url: str) -> str:
-        """Find a store as `store_of` does, but count a store that cannot be reached as empty."""
-        return self._search(url)[0]
-
-    def _search(self, url: str) -> tuple[str, Exception | None]:
-        """
-        Return the store for `likely_store_of`, and the error of a store that cannot be reached.
-
-        The error is None if a store has the object, because the other stores then do not matter.
+            CheckpointError: The URL names no object of the study or of `sources`, or the object's
+                study has no store outside the database.
+            OSError: No store that this host can read has the object, and one of `places_of` cannot
+                be read.
         """
         if url == INLINE:
-            return INLINE, None
-        stores = self.readable()
-        if not stores:
+            return INLINE
+        study_uuid = known_parts_of(url, store="the study")[0]
+        stores = _outside_database(self._timeline(study_uuid))
+        if len(stores) == 1:
+            return stores[0]
+        if not stores or study_uuid not in (self.study_uuid, *self.sources):
             raise CheckpointError(
                 f"{url!r} is in no store of the study; the row with this URL was damaged or "
                 "changed."
             )
-        if len(stores) == 1:
-            return stores[0], None
-        named = [store for store in stores if _is_below(url, store)]
-        ordered = [*named, *(store for store in stores if store not in named)]
-        unreachable: Exception | None = None
+        places = self.places_of(url)
+        ordered = [*places, *(store for store in stores if store not in places)]
+        unreadable: list[str] = []
         for store in ordered:
             try:
                 if open_store(store).exists(url):
-                    return store, None
-            except (CheckpointError, OSError) as error:
-                unreachable = unreachable or error
-        return ordered[0], unreachable
+                    return store
+            except OSError as error:
+                if store in places:
+                    unreadable.append(str(error))
+        if unreadable:
+            raise OSError(
+                f"No store that this host can read has the checkpoint {url}. "
+                + " ".join(unreadable)
+            )
+        return ordered[0]
+
+    def places_of(self, url: str) -> list[str]:
+        """
+        List the stores that may hold an object: where it was saved, and where it may be by now.
+
+        A person who moves the files of a store names their new place as the current store. So that
+        place was the current store after the store in the object's URL was it for the first time.
+
+        Returns:
+            First the store whose URL is the start of the object's URL. All stores of the object's
+            study if there is no such store, for example because the database was copied.
+        """
+        timeline = self._timeline(known_parts_of(url, store="the study")[0])
+        named = [place for place, store in enumerate(timeline) if _is_below(url, store)]
+        if not named:
+            return _outside_database(timeline)
+        return _outside_database((timeline[named[0]], *timeline[: named[-1]]))
+
+    def _timeline(self, study_uuid: str) -> tuple[str, ...]:
+        """Return the stores that were the current store of a study, the newest first."""
+        return self.sources.get(study_uuid, (self.current, *self.former))
 
 
 def store_part(url: str) -> str:
@@ -93,7 +108,7 @@ def store_part(url: str) -> str:
     return "/".join(url.split("/")[: -len(parts_of(url) or ())])
 
 
-def _outside_database(*urls: str) -> list[str]:
+def _outside_database(urls: Iterable[str]) -> list[str]:
     return [url for url in dict.fromkeys(urls) if url != INLINE]
 
 

@@ -113,7 +113,7 @@ class CommandLine:
         for name in sorted(named - known.keys() - set(_RESERVED)):
             raise InvalidSpec(
                 f"The command names {{{name}}}, and the study has no such parameter."
-                f"{did_you_mean(name, [*known, *_RESERVED])} Write {{{{ for a brace."
+                f"{did_you_mean(name, [*known, *_RESERVED])} Write {{{{ and }}}} for braces."
             )
         sampled = [name for name, path in known.items() if path in space.parameters]
         left_out = [name for name in sampled if name not in named]

@@ -193,10 +193,11 @@ class Study(NewStudy):
     A study's row, with its specs as objects.
 
     Attributes:
-        former_checkpoints: The stores that `checkpoints` named before. None in the tuple stands for
-            the default store.
+        former_checkpoints: The stores that `checkpoints` named before, the newest first; None
+            stands for the default store. A store that `checkpoints` has named several times is
+            listed at its first and at its last place.
         source_checkpoints: The present and former stores of the studies from whose checkpoints
-            trials of this study began; None as above.
+            trials of this study began, by the study's UUID, ordered as above.
         status: The stored status; FINISHED is computed and never stored.
         is_being_deleted: Whether a deletion has begun; it may have failed.
         is_half_deleted: Whether a deletion has removed the study's files, and perhaps trials. Then
@@ -206,7 +207,7 @@ class Study(NewStudy):
     id: int
     space_version: int
     former_checkpoints: tuple[str | None, ...]
-    source_checkpoints: tuple[str | None, ...]
+    source_checkpoints: Mapping[str, tuple[str | None, ...]]
     status: Status
     created_at: datetime
     is_being_deleted: bool = False

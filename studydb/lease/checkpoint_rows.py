@@ -192,13 +192,11 @@ class Checkpoints:
         """
         Delete replaced checkpoints.
 
-        For the quota, checkpoints of other trials are replaced, too. Those trials may have saved to
-        a store that the study has had only since this attempt began.
+        The study's stores are read again: a person may have moved the files meanwhile. For the
+        quota, checkpoints of other trials are replaced, too, which may be in a newer store.
         """
-        known = stores.own()
-        outside = [old.url for old in replaced if old.url != INLINE]
         with suppress(StorageTransient):
-            if any(store_part(url) not in known for url in outside):
+            if any(old.url != INLINE for old in replaced):
                 study = self._retry(lambda: refreshed(self._database, self._study))
                 stores = self._database.locations.checkpoint_stores(study)
             delete_removed(

@@ -7,7 +7,7 @@ attempt has saved in a directory decides: a host makes a folder only if it sees 
 if there is none.
 """
 
-from studydb.artifacts import open_store
+from studydb.artifacts import Stores, open_store
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import Study
@@ -19,7 +19,8 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     """
     Make the study's folder in a store before an object is written there; keep a folder that exists.
 
-    The study's stores are read again, because a person may have changed them.
+    The study's stores are read again, because a person may have changed them. No folder is made in
+    a former store that lacks one: its directory was moved, or this host has not mounted it.
 
     Raises:
         CheckpointError: The folder cannot be made; or this host does not see the directory in which
@@ -28,7 +29,11 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     store = open_store(store_url)
     if store.has_study(study.uuid):
         return
-    if _saves_elsewhere(database, refreshed(database, study)):
+    study = refreshed(database, study)
+    stores = database.locations.checkpoint_stores(study)
+    is_former = store_url != stores.current and store_url in stores.former
+    newest = newest_in_directory(database, study)
+    if newest is not None and (is_former or not _is_seen(newest, study, stores)):
         store.check_study(study.uuid)
     store.add_study(study.uuid)
 
@@ -43,9 +48,11 @@ def unmounted_stores(database: Database, study: Study) -> dict[str, CheckpointEr
         deletion has begun, it may have deleted this checkpoint, but not yet the study's folder
         around it; then it is enough that the host sees this folder.
     """
-    stores = database.locations.checkpoint_stores(study).own()
-    missing = {url: error for url in stores if (error := _absence(url, study)) is not None}
-    return missing if missing and _saves_elsewhere(database, study) else {}
+    stores = database.locations.checkpoint_stores(study)
+    missing = {url: error for url in stores.own() if (error := _absence(url, study)) is not None}
+    if not missing or (newest := newest_in_directory(database, study)) is None:
+        return {}
+    return {} if _is_seen(newest, study, stores) else missing
 
 
 def _absence(store_url: str, study: Study) -> CheckpointError | None:
@@ -56,16 +63,11 @@ def _absence(store_url: str, study: Study) -> CheckpointError | None:
     return None
 
 
-def _saves_elsewhere(database: Database, study: Study) -> bool:
-    """Whether this host does not see the newest checkpoint that an attempt saved in a directory."""
-    url = newest_in_directory(database, study)
-    if url is None:
-        return False
-    stores = database.locations.checkpoint_stores(study)
+def _is_seen(url: str, study: Study, stores: Stores) -> bool:
+    """Whether this host sees a checkpoint; for a deletion, whether it sees the study's folder."""
     try:
-        store = open_store(stores.likely_store_of(url))
         if study.is_being_deleted:
-            return not store.has_study(study.uuid)
-        return not store.exists(url)
+            return any(open_store(place).has_study(study.uuid) for place in stores.places_of(url))
+        return open_store(stores.store_of(url)).exists(url)
     except (CheckpointError, OSError):
-        return True
+        return False

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from studydb.artifacts import Stores, open_store, parts_of
+from studydb.artifacts import Stores, open_store, parts_of, store_part
 from studydb.db import Database
 from studydb.domain.checkpoint import AbandonedUpload
 from studydb.domain.errors import CheckpointError
@@ -114,16 +114,24 @@ def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
     Delete the bytes of an upload; return whether the upload's row may be deleted, too.
 
     Nothing is deleted, and True is returned, if a checkpoint's row names the bytes, or if the URL
-    was changed and does not name the upload's own object. Most abandoned uploads have no object in
-    any store, so a store that this host cannot reach does not keep their rows.
+    was changed and does not name the upload's own object. The bytes are deleted in the store that
+    the URL names and in each other store that has the study's folder, because a directory with
+    unfinished files may have been moved. If there is no such store, nothing is deleted.
     """
     if upload.is_stored or not _belongs_to_attempt(upload, study):
         return True
     try:
-        open_store(stores.likely_store_of(upload.url)).delete_unfinished(upload.url)
+        named = store_part(upload.url)
+        found = [
+            store
+            for store in map(open_store, stores.own())
+            if store.url.rstrip("/") == named or store.has_study(study.uuid)
+        ]
+        for store in found:
+            store.delete_unfinished(upload.url)
     except CheckpointError:
         return False
-    return True
+    return bool(found)
 
 
 def _belongs_to_attempt(upload: AbandonedUpload, study: Study) -> bool:

@@ -106,7 +106,7 @@ def newest_in_directory(database: Database, study: Study) -> str | None:
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:
     """
-    Let a trial begin from `to`, not from a corrupt checkpoint.
+    Move a trial's pin from the checkpoint that it cannot restore to `to`, and let it begin there.
 
     Returns:
         `to`; None if `to` is None or was removed: the trial then begins from scratch.

@@ -24,10 +24,10 @@ def refreshed(database: Database, study: Study) -> Study:
         with database.begin(write=False, snapshot=True) as txn:
             now = studies.read_changeable(txn, study_id=study.id, trainable_uuid=known)
             trainable = trainables.newest(txn, study_id=study.id)
-    sources: tuple[str | None, ...] = ()
+    sources: dict[str, tuple[str | None, ...]] = {}
     if now.source_ids:
         with database.begin(write=False, single=True) as txn:
-            sources = studies.own_stores(txn, ids=now.source_ids)
+            sources = studies.stores_of(txn, ids=now.source_ids)
     return replace(
         study,
         checkpoints=now.checkpoints,

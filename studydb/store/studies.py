@@ -161,9 +161,9 @@ _EXTEND = Prepared(
 _places = sa.select(study.c.checkpoints, study.c.settings).where(THIS)
 _LOCKED_PLACES = Prepared(_places.with_for_update(key_share=True))
 _STORES = Prepared(
-    sa.select(study.c.checkpoints, study.c.settings)
-    .where(is_listed(study.c.id, "ids"))
-    .order_by(study.c.id)
+    sa.select(study.c.uuid, study.c.checkpoints, study.c.settings).where(
+        is_listed(study.c.id, "ids")
+    )
 )
 
 _has_trainable = sa.exists().where(
@@ -339,7 +339,7 @@ def _read(txn: Txn, row: Row) -> Study:
         request_code=_request_code(txn, row.id, settings.get("resources")),
         checkpoints=row.checkpoints,
         former_checkpoints=_former(stored),
-        source_checkpoints=own_stores(txn, ids=_source_ids(stored)),
+        source_checkpoints=stores_of(txn, ids=_source_ids(stored)),
         trainable=trainables.newest(txn, study_id=row.id),
         status=Status(row.status),
         created_at=row.created_at,
@@ -499,8 +499,12 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
         UnknownStudy: The study was deleted.
     """
     row = existing(txn.first(_LOCKED_PLACES, study=study_id))
-    known = dict.fromkeys((row.checkpoints, *_former(row.settings)))
-    former = [store for store in known if store != url]
+    past = (row.checkpoints, *_former(row.settings))
+    former = [
+        store
+        for place, store in enumerate(past)
+        if store not in past[:place] or store not in past[place + 1 :]
+    ]
     settings = {**(row.settings or {}), _FORMER: former}
     txn.run(_RELOCATE, study=study_id, to_store=url, to_settings=settings)
 
@@ -527,11 +531,10 @@ def read_stores_of(txn: Txn, *, study_id: int, other_id: int) -> None:
         store_settings(txn, study_id=study_id, settings={**settings, _SOURCES: ids})
 
 
-def own_stores(txn: Txn, *, ids: Sequence[int]) -> tuple[str | None, ...]:
-    """Read the present and former stores of studies; None stands for the default store."""
+def stores_of(txn: Txn, *, ids: Sequence[int]) -> dict[str, tuple[str | None, ...]]:
+    """Read the present and former stores of studies, by UUID; None stands for the default store."""
     rows = txn.all(_STORES, ids=list(ids)) if ids else []
-    stores = [store for row in rows for store in (row.checkpoints, *_former(row.settings))]
-    return tuple(dict.fromkeys(stores))
+    return {row.uuid: (row.checkpoints, *_former(row.settings)) for row in rows}
 
 
 def lock_undeleted(txn: Txn, *, study_id: int) -> bool:

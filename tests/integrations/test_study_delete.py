@@ -272,15 +272,19 @@ def test_delete_removes_nothing_from_the_stores_of_studies_whose_checkpoints_wer
     assert asked == [tmp_path / "b"]
 
 
+@pytest.mark.parametrize("unused", ["the first store", "the last store"])
 def test_interrupted_deletion_of_a_study_with_an_unused_store_can_be_repeated(
-    create_study, storage_url, tmp_path, monkeypatch
+    create_study, storage_url, tmp_path, monkeypatch, unused
 ):
     """The newest checkpoint, which shows that the disk is mounted, is deleted by the first call."""
     store = tmp_path / "store"
-    study = create_study("a", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "no"))
+    first = tmp_path / "no" if unused == "the first store" else store
+    study = create_study("a", num_trials=1, storage=storage_url, checkpoints=str(first))
     study.set(checkpoints=str(store))
     with study.ask() as trial:
         trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    if unused == "the last store":
+        study.set(checkpoints=str(tmp_path / "no"))
     with monkeypatch.context() as failing:
         failing.setattr(loading, "begin_removal", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):

@@ -32,6 +32,7 @@ def store_checkpoint(root, study):
 
 
 def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_path):
+    """A store that was set several times is listed at its first and at its last place."""
     study = arrange.new_study(database, name="mine")
 
     ran = console("set", "mine", f"checkpoints={tmp_path}/a")
@@ -42,7 +43,7 @@ def test_set_keeps_the_list_of_former_checkpoint_stores(console, database, tmp_p
     a, b = ((tmp_path / name).as_uri() for name in "ab")
     assert ran.lines == [f"Study 'mine': attempts that start later save checkpoints to {a}."]
     assert load(database, "mine").checkpoints == a
-    assert refreshed(database, study).former_checkpoints == (b, "inline:", None)
+    assert refreshed(database, study).former_checkpoints == (b, "inline:", a, None)
     assert load(database, "mine").guard  # the other settings stay
     events = arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'checkpoints set'")
     assert events == [(4,)]

@@ -108,9 +108,9 @@ def test_checkpoints_of_a_store_that_was_moved_are_not_missing_while_it_is_not_m
     trial.release()
     moved.rename(tmp_path / "unmounted")
 
-    with pytest.raises(HostError, match=r"but may be in another\. .*/moved does not exist on this"):
+    with pytest.raises(HostError, match=r"No store .* has .*/moved does not exist"):
         study.ask()
-    with pytest.raises(CheckpointError, match="but may be in another"):
+    with pytest.raises(CheckpointError, match="/moved does not exist on this host"):
         study.trial(0).checkpoint.to_dict()
     with pytest.raises(CheckpointError, match="has the bytes of 1 removed checkpoint "):
         study.stop(0, discard_checkpoints=True)
@@ -119,6 +119,44 @@ def test_checkpoints_of_a_store_that_was_moved_are_not_missing_while_it_is_not_m
     (tmp_path / "unmounted").rename(moved)
     assert study.gc().n == 1
     assert files_below(moved) == []
+
+
+def test_attempt_that_began_before_its_store_was_moved_saves_nothing_in_the_old_place(
+    create_study, storage_url, tmp_path
+):
+    """On this host, the old place is an empty mount point."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(old))
+    trial = study.ask()
+    train(trial, until=1)
+    old.rename(new)
+    old.mkdir()
+    study.set(checkpoints=str(new))
+
+    with pytest.warns(RuntimeWarning, match="/old contains no checkpoints of this study on this"):
+        trial.report({"loss": 0.5}, checkpoint={"count": 2})
+    trial.release()
+
+    assert files_below(old) == []
+    assert study.ask().start_step == 1
+
+
+def test_checkpoint_that_is_replaced_after_its_move_is_deleted_in_its_new_place(
+    create_study, storage_url, tmp_path
+):
+    """The message of a host may have led a person to make the old folder again."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(old))
+    trial = study.ask()
+    train(trial, until=2)
+    old.rename(new)
+    (old / study.record.uuid).mkdir(parents=True)
+    study.set(checkpoints=str(new))
+
+    trial.report({"loss": 0.5}, checkpoint={"count": 3})
+
+    assert [kept.step for kept in study.trial(0).checkpoints] == [2, 3]
+    assert [len(files_below(place)) for place in (old, new)] == [1, 1]
 
 
 def test_database_that_was_moved_without_its_directory_of_checkpoints_keeps_them(

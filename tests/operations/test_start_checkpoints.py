@@ -109,7 +109,7 @@ def test_trial_begins_from_a_checkpoint_of_another_study_and_reads_that_studys_s
     claimed = SimulatedWorker(database, study).claim().claimed
     assert claimed.checkpoint.step == 4
     now = load(database, study.name)
-    assert (now.checkpoints, now.source_checkpoints) == ("file:///b", ("file:///a",))
+    assert (now.checkpoints, now.source_checkpoints) == ("file:///b", {other.uuid: ("file:///a",)})
     assert now.former_checkpoints == ()
 
 

@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
-from harness.arrange import new_checkpoint
+from harness.arrange import new_checkpoint, new_request
+from harness.settings_requests import relocate
 from msgspec import structs
 
 from studydb.artifacts import DirectoryStore, Place
@@ -112,6 +113,46 @@ def test_unfinished_file_of_an_interrupted_upload_is_deleted(database, study, wo
 
     assert rows(database) == []
     assert [found for found in store.root.rglob("*") if found.is_file()] == []
+
+
+def test_unfinished_file_in_a_directory_that_was_moved_is_deleted(database, study, worker, store):
+    """As when a person moves an SQLite file with its folder, the URL names none of the stores."""
+    run = worker.ask()
+    cut = Upload(run, study, store).begin()
+    path = store.root.joinpath(*cut.place.parts)
+    path.parent.mkdir(parents=True)
+    path.with_name(f".{path.name}.0a1b2c3d").write_bytes(b"half")
+    run.finish(0.5)
+    moved = store.root.rename(store.root.with_name("moved"))
+    with database.begin() as txn:
+        txn.run(sa.text("UPDATE study SET checkpoints = :url"), url=moved.as_uri())
+    relocate(database, study, store.root.with_name("unused").as_uri(), new_request())
+
+    assert collect_uploads(database, study) == 0
+
+    assert rows(database) == []
+    assert [found for found in moved.rglob("*") if found.is_file()] == []
+
+
+def test_row_of_an_upload_stays_on_a_host_that_has_not_mounted_the_store(
+    database, study, worker, store
+):
+    run = worker.ask()
+    left = Upload(run, study, store).begin()
+    store.put_bytes(left.place, b"left")
+    run.finish(0.5)
+    mounted, unmounted = store.root, store.root.with_name("unmounted")
+    new = DirectoryStore(store.root.with_name("new"))
+    new.add_study(study.uuid)
+    relocate(database, study, new.url, new_request())
+
+    mounted.rename(unmounted)
+    assert collect_uploads(database, study) == 1
+    assert [row.uuid for row in rows(database)] == [left.uuid]
+
+    unmounted.rename(mounted)
+    assert collect_uploads(database, study) == 0
+    assert not store.exists(left.url)
 
 
 def test_row_of_an_upload_stays_until_the_store_has_deleted_the_bytes(

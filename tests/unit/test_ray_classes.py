@@ -51,7 +51,11 @@ for name in ("save_checkpoint", "load_checkpoint", "reset_config", "cleanup"):
 
 
 def test_class_that_is_sent_by_value_keeps_the_members_that_replace_those_of_ray(tmp_path):
-    """`mine:Decay` names the user's class, so the class that `from_ray` makes is sent by value."""
+    """
+    An import of `mine:Decay` gives the user's class, not the class that `from_ray` makes of it.
+
+    Therefore the class that `from_ray` makes is sent by value.
+    """
     (tmp_path / "ray" / "tune").mkdir(parents=True)
     (tmp_path / "ray" / "__init__.py").touch()
     (tmp_path / "ray" / "tune" / "__init__.py").touch()

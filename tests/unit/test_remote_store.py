@@ -222,6 +222,8 @@ def test_missing_bucket_is_not_reported_as_a_missing_checkpoint(server, tmp_path
         store.get_bytes(url, digest="0" * 64)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         store.get_directory(url, digest="0" * 64, target=tmp_path / "copy")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        store.exists(url)
     with pytest.raises(CheckpointError, match="cannot be removed"):
         store.delete(url)
     assert "`studydb set NAME checkpoints=URL`" in str(put.value)

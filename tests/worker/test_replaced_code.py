@@ -290,8 +290,9 @@ def test_job_of_an_attempt_names_the_stores_that_the_study_has_after_the_claim(d
     supervised.close()
 
     first, second = (each.stores for each in children.imports)
-    assert first == Stores("file:///first")
-    assert second == Stores("file:///second", ("file:///first",))
+    uuid = supervised.study.uuid
+    assert first == Stores("file:///first", study_uuid=uuid)
+    assert second == Stores("file:///second", ("file:///first",), uuid)
 
 
 def test_worker_whose_directory_is_gone_claims_no_more_and_says_how_to_start_it(

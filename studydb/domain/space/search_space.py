@@ -429,10 +429,10 @@ def _read_order(order: Any) -> list[str]:
 
 def _check_size(leaves: Mapping[str, Any]) -> None:
     sizes = {path: len(canonical_json(leaf).encode()) for path, leaf in leaves.items()}
-    if sum(sizes.values()) > MAX_CONFIG_BYTES:
+    if (total := sum(sizes.values())) > MAX_CONFIG_BYTES:
         largest = max(sizes, key=sizes.__getitem__)
         raise InvalidSpec(
-            f"{largest!r} takes {sizes[largest] / 2**20:.1f} MiB as JSON; the limit is "
-            f"{MAX_CONFIG_BYTES >> 20} MiB for all values together. Give the path of a file, and "
-            "load it in the trainable."
+            f"The values take {total:,} bytes as JSON; the limit is {MAX_CONFIG_BYTES:,} bytes. "
+            f"The largest value is {largest!r} with {sizes[largest]:,} bytes. Give the path of a "
+            "file, and load it in the trainable."
         )
