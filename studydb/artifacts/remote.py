@@ -219,7 +219,11 @@ class RemoteStore:
     def exists(self, url: str) -> bool:
         with suppress(CheckpointError), self._reading(url):
             path = self._locate(url)
-            if not self._is_object(path) and not self._is_object(_manifest(path)):
+            found = retry_transient(
+                lambda: self._is_object(path) or self._is_object(_manifest(path)),
+                patience_s=READ_PATIENCE_S,
+            )
+            if not found:
                 raise FileNotFoundError(path)  # `_reading` tells a missing object from its bucket
             return True
         return False

@@ -1,7 +1,8 @@
 """
 Choose the columns of a table on a terminal, and their widths; break long cells into lines.
 
-A number is never broken: the digits of a long number on two lines could be read as two numbers.
+A word that is a number is never broken: the digits of a long number on two lines could be read as
+two numbers.
 """
 
 import re
@@ -20,8 +21,10 @@ LONGEST_NUMBER = 40
 GAP = 2
 """How many characters of a line lie between two columns."""
 
-_NUMBER = re.compile(r"[\[{(\"]*[-+]?(\d[\d.:eE+-]*|Infinity|NaN)[\]}),;\"Z]*")
-"""A number, a date or a time, with the brackets and the comma that a list puts around it."""
+_NUMBER = re.compile(r"[\[{(\"]*[-+]?(\d[\d.,:eE%T+-]*|Infinity|NaN)[\]}),;\"Z]*")
+"""
+A word that is a number, a date or a time, with the brackets and the comma that a list puts around.
+"""
 
 
 class ColumnWidth(NamedTuple):

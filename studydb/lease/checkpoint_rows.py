@@ -26,6 +26,7 @@ from studydb.domain.errors import (
     LeaseLost,
     NotAllowed,
     StorageTransient,
+    UnknownStudy,
     UsageError,
 )
 from studydb.domain.records import Claim, Study
@@ -195,7 +196,7 @@ class Checkpoints:
         The study's stores are read again: a person may have moved the files meanwhile. For the
         quota, checkpoints of other trials are replaced, too, which may be in a newer store.
         """
-        with suppress(StorageTransient):
+        with suppress(StorageTransient, UnknownStudy):
             if any(old.url != INLINE for old in replaced):
                 study = self._retry(lambda: refreshed(self._database, self._study))
                 stores = self._database.locations.checkpoint_stores(study)

@@ -7,7 +7,7 @@ attempt has saved in a directory decides: a host makes a folder only if it sees 
 if there is none.
 """
 
-from studydb.artifacts import Stores, open_store
+from studydb.artifacts import Stores, open_store, store_part
 from studydb.db import Database
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import Study
@@ -19,8 +19,9 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     """
     Make the study's folder in a store before an object is written there; keep a folder that exists.
 
-    The study's stores are read again, because a person may have changed them. No folder is made in
-    a former store that lacks one: its directory was moved, or this host has not mounted it.
+    The study's stores are read again, because a person may have changed them. If a kept checkpoint
+    was saved in a former store, no folder is made there: the directory was moved, or this host has
+    not mounted it.
 
     Raises:
         CheckpointError: The folder cannot be made; or this host does not see the directory in which
@@ -33,7 +34,9 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     stores = database.locations.checkpoint_stores(study)
     is_former = store_url != stores.current and store_url in stores.former
     newest = newest_in_directory(database, study)
-    if newest is not None and (is_former or not _is_seen(newest, study, stores)):
+    if is_former and newest_in_directory(database, study, store_url) is not None:
+        store.check_study(study.uuid)
+    if newest is not None and not _is_seen(newest, study, stores):
         store.check_study(study.uuid)
     store.add_study(study.uuid)
 
@@ -46,7 +49,8 @@ def unmounted_stores(database: Database, study: Study) -> dict[str, CheckpointEr
         An error for each own store of the study that lacks the study's folder, by the store's URL.
         Empty if this host sees the newest checkpoint that an attempt has saved in a directory. If a
         deletion has begun, it may have deleted this checkpoint, but not yet the study's folder
-        around it; then it is enough that the host sees this folder.
+        around it; then it is enough that the host sees this folder. If the checkpoint's URL begins
+        with none of the stores, any directory with such a folder counts.
     """
     stores = database.locations.checkpoint_stores(study)
     missing = {url: error for url in stores.own() if (error := _absence(url, study)) is not None}
@@ -67,7 +71,9 @@ def _is_seen(url: str, study: Study, stores: Stores) -> bool:
     """Whether this host sees a checkpoint; for a deletion, whether it sees the study's folder."""
     try:
         if study.is_being_deleted:
-            return any(open_store(place).has_study(study.uuid) for place in stores.places_of(url))
+            named = [store for store in stores.own() if store.rstrip("/") == store_part(url)]
+            places = [open_store(place) for place in named or stores.own()]
+            return any(place.has_study(study.uuid) for place in places if not place.is_remote)
         return open_store(stores.store_of(url)).exists(url)
     except (CheckpointError, OSError):
         return False

@@ -115,7 +115,7 @@ def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
 
     Nothing is deleted, and True is returned, if a checkpoint's row names the bytes, or if the URL
     was changed and does not name the upload's own object. The bytes are deleted in the store that
-    the URL names and in each other store that has the study's folder, because a directory with
+    the URL names and in each other directory that has the study's folder, because a directory with
     unfinished files may have been moved. If there is no such store, nothing is deleted.
     """
     if upload.is_stored or not _belongs_to_attempt(upload, study):
@@ -125,7 +125,8 @@ def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
         found = [
             store
             for store in map(open_store, stores.own())
-            if store.url.rstrip("/") == named or store.has_study(study.uuid)
+            if store.url.rstrip("/") == named
+            or (not store.is_remote and store.has_study(study.uuid))
         ]
         for store in found:
             store.delete_unfinished(upload.url)

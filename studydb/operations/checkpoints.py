@@ -98,10 +98,17 @@ def newest_of(txn: Txn, *, checkpoint_id: int) -> Checkpoint | None:
     ) or checkpoints.source(txn, trial_id=found.trial_id)
 
 
-def newest_in_directory(database: Database, study: Study) -> str | None:
-    """Return the URL of the newest kept checkpoint that an attempt has saved in a directory."""
+def newest_in_directory(
+    database: Database, study: Study, directory: str | None = None
+) -> str | None:
+    """
+    Return the URL of the newest kept checkpoint that an attempt has saved in a directory.
+
+    Args:
+        directory: The directory's URL; None for any directory.
+    """
     with database.begin(write=False, single=True) as txn:
-        return checkpoints.newest_in_directory(txn, study_id=study.id)
+        return checkpoints.newest_in_directory(txn, study_id=study.id, directory=directory)
 
 
 def _move_pin(txn: Txn, lease: Lease, *, to: Checkpoint | None) -> Checkpoint | None:

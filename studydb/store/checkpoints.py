@@ -153,7 +153,7 @@ _IN_DIRECTORY = Prepared(
     .where(
         KEPT_OF_STUDY,
         checkpoint.c.attempt > sa.literal_column("0"),
-        checkpoint.c.url.like(sa.literal_column("'file:%'")),
+        checkpoint.c.url.like(sa.bindparam("below", type_=sa.Text)),
     )
     .order_by(checkpoint.c.id.desc())
     .limit(1)
@@ -311,9 +311,15 @@ def removed(txn: Txn, *, trial_ids: Sequence[int]) -> list[Checkpoint]:
     return [read(row) for row in txn.all(_REMOVED, trials=list(trial_ids))]
 
 
-def newest_in_directory(txn: Txn, *, study_id: int) -> str | None:
-    """Find the newest kept checkpoint that an attempt has saved in a directory; return its URL."""
-    row = txn.first(_IN_DIRECTORY, study=study_id)
+def newest_in_directory(txn: Txn, *, study_id: int, directory: str | None = None) -> str | None:
+    """
+    Find the newest kept checkpoint that an attempt has saved in a directory; return its URL.
+
+    Args:
+        directory: The directory's URL; None for any directory.
+    """
+    below = "file:%" if directory is None else f"{directory.rstrip('/')}/%"
+    row = txn.first(_IN_DIRECTORY, study=study_id, below=below)
     return None if row is None else str(row.url)
 
 

@@ -301,6 +301,27 @@ def test_interrupted_deletion_of_a_study_with_an_unused_store_can_be_repeated(
         studydb.load_study("a", storage=storage_url)
 
 
+def test_repeated_deletion_is_refused_on_a_host_that_sees_only_another_store(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    first, second = tmp_path / "first", tmp_path / "second"
+    study = create_study("a", num_trials=2, storage=storage_url, checkpoints=str(first))
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    study.set(checkpoints=str(second))
+    (second / study.record.uuid).mkdir(parents=True)
+    with monkeypatch.context() as failing:
+        failing.setattr(loading, "drop_views", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            studydb.delete_study("a", storage=storage_url)
+
+    first.rename(tmp_path / "unmounted")
+    with pytest.raises(CheckpointError, match=r"/first does not exist on this host. Mount it"):
+        studydb.delete_study("a", storage=storage_url)
+
+    assert len(files_below(tmp_path / "unmounted")) == 1
+
+
 def test_deletion_goes_on_if_the_database_does_not_answer_after_the_files_were_deleted(
     storage_url, tmp_path, create_study, monkeypatch
 ):

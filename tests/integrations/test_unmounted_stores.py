@@ -141,6 +141,23 @@ def test_attempt_that_began_before_its_store_was_moved_saves_nothing_in_the_old_
     assert study.ask().start_step == 1
 
 
+def test_attempt_that_began_before_its_unused_store_was_replaced_can_still_save_there(
+    create_study, storage_url, tmp_path
+):
+    study = create_study(
+        "own", num_trials=2, storage=storage_url, checkpoints=str(tmp_path / "first")
+    )
+    with study.ask() as early:
+        with pytest.raises(CheckpointError):  # the trial has read its stores
+            early.report({"loss": 1.0}, checkpoint=tmp_path / "missing")
+        study.set(checkpoints=str(tmp_path / "second"))
+        with study.ask() as late:
+            train(late, until=1)
+        train(early, until=2)
+
+    assert [kept.step for kept in study.trial(0).checkpoints] == [1, 2]
+
+
 def test_checkpoint_that_is_replaced_after_its_move_is_deleted_in_its_new_place(
     create_study, storage_url, tmp_path
 ):

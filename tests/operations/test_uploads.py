@@ -15,6 +15,7 @@ from harness.settings_requests import relocate
 from msgspec import structs
 
 from studydb.artifacts import DirectoryStore, Place
+from studydb.artifacts.remote import RemoteStore
 from studydb.db.schema import checkpoint, upload
 from studydb.domain.errors import CheckpointError, LeaseLost
 from studydb.domain.life.states import Reason
@@ -132,6 +133,22 @@ def test_unfinished_file_in_a_directory_that_was_moved_is_deleted(database, stud
 
     assert rows(database) == []
     assert [found for found in moved.rglob("*") if found.is_file()] == []
+
+
+def test_upload_to_a_directory_is_collected_without_a_request_to_the_studys_bucket(
+    database, study, worker, store, monkeypatch
+):
+    run = worker.ask()
+    left = Upload(run, study, store).begin()
+    store.put_bytes(left.place, b"left")
+    run.finish(0.5)
+    relocate(database, study, "s3://bucket/prefix", new_request())
+    monkeypatch.setattr(RemoteStore, "delete_unfinished", lambda *_: 1 / 0)
+
+    assert collect_uploads(database, study) == 0
+
+    assert rows(database) == []
+    assert not store.exists(left.url)
 
 
 def test_row_of_an_upload_stays_on_a_host_that_has_not_mounted_the_store(

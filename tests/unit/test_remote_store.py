@@ -256,6 +256,20 @@ def test_server_that_fails_one_request_in_four_loses_nothing(s3, server, source,
     assert not s3.exists(gone.url)
 
 
+def test_search_for_a_checkpoint_is_repeated_after_a_transient_error(s3, monkeypatch):
+    stored = s3.put_bytes(place(), b"state")
+    look, cut = remote.RemoteStore._is_object, [ConnectionResetError("cut")]
+
+    def look_later(store, path):
+        if cut:
+            raise cut.pop()
+        return look(store, path)
+
+    monkeypatch.setattr(remote.RemoteStore, "_is_object", look_later)
+
+    assert s3.exists(stored.url)
+
+
 def test_save_waits_for_a_server_that_goes_away_for_a_while(s3, server):
     s3.put_bytes(place(), b"connected")
     server.stop()
