@@ -35,6 +35,8 @@ def gc(*, name: str, dry_run: bool, storage: Storage) -> None:
             if n
         ]
         raise CheckpointError(
-            f"The bytes of {' and '.join(left)} of {name!r} are still there{where}, because the "
-            "store fails. Repeat the command on a host that can write there."
+            f"The bytes of {' and '.join(left)} of {name!r} may still be there{where}, because a "
+            "store fails, or this host does not have it. Repeat the command on a host that can "
+            "write to all stores of the study. If a directory was deleted on purpose, make the "
+            f"study's folder in it again: `mkdir -p DIRECTORY/{study.record.uuid}`."
         )

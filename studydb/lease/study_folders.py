@@ -45,18 +45,30 @@ def unmounted_stores(database: Database, study: Study) -> dict[str, CheckpointEr
     """
     Find the stores that this host has perhaps not mounted, so that it cannot delete what they hold.
 
+    An own store that lacks the study's folder counts as not mounted if this host does not see the
+    newest checkpoint that an attempt has saved in a directory, or the newest that was saved in this
+    store. If a directory was moved, the host sees the checkpoint in another store.
+
+    If a deletion has begun, it may have deleted these checkpoints, but not yet the study's folder
+    around them. Then it is enough that the host sees this folder around the first of the two.
+
     Returns:
-        An error for each own store of the study that lacks the study's folder, by the store's URL.
-        Empty if this host sees the newest checkpoint that an attempt has saved in a directory. If a
-        deletion has begun, it may have deleted this checkpoint, but not yet the study's folder
-        around it; then it is enough that the host sees this folder. If the checkpoint's URL begins
-        with none of the stores, any directory with such a folder counts.
+        An error for each such store, by the store's URL.
     """
     stores = database.locations.checkpoint_stores(study)
     missing = {url: error for url in stores.own() if (error := _absence(url, study)) is not None}
     if not missing or (newest := newest_in_directory(database, study)) is None:
         return {}
-    return {} if _is_seen(newest, study, stores) else missing
+    if not _is_seen(newest, study, stores):
+        return missing
+    if study.is_being_deleted:
+        return {}
+    newest_there = {url: newest_in_directory(database, study, url) for url in missing}
+    return {
+        url: error
+        for url, error in missing.items()
+        if (saved := newest_there[url]) is not None and not _is_seen(saved, study, stores)
+    }
 
 
 def _absence(store_url: str, study: Study) -> CheckpointError | None:
@@ -70,7 +82,7 @@ def _absence(store_url: str, study: Study) -> CheckpointError | None:
 def _is_seen(url: str, study: Study, stores: Stores) -> bool:
     """Whether this host sees a checkpoint; for a deletion, whether it sees the study's folder."""
     try:
-        if study.is_being_deleted:
+        if study.is_being_deleted:  # if the URL names no store, any directory may hold it
             named = [store for store in stores.own() if store.rstrip("/") == store_part(url)]
             places = [open_store(place) for place in named or stores.own()]
             return any(place.has_study(study.uuid) for place in places if not place.is_remote)

@@ -301,6 +301,38 @@ def test_interrupted_deletion_of_a_study_with_an_unused_store_can_be_repeated(
         studydb.load_study("a", storage=storage_url)
 
 
+def test_delete_is_refused_on_a_host_that_has_not_mounted_a_former_store(
+    create_study, storage_url, tmp_path
+):
+    first, second = tmp_path / "first", tmp_path / "second"
+    study = create_study("a", num_trials=2, storage=storage_url, checkpoints=str(first))
+    for place in (first, second):
+        study.set(checkpoints=str(place))
+        with study.ask() as trial:
+            trial.report({"loss": 1.0}, checkpoint={"a": 1})
+
+    first.rename(tmp_path / "unmounted")
+    with pytest.raises(CheckpointError, match=r"/first does not exist on this host\. Mount it"):
+        studydb.delete_study("a", storage=storage_url)
+
+    assert len(files_below(second)) == 1
+    (tmp_path / "unmounted").rename(first)
+    studydb.delete_study("a", storage=storage_url)
+    assert files_below(tmp_path / "first") == files_below(second) == []
+
+
+def test_study_whose_first_directory_was_moved_can_be_deleted(create_study, storage_url, tmp_path):
+    study = create_study("a", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "a"))
+    with study.ask() as trial:
+        trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    (tmp_path / "a").rename(tmp_path / "b")
+    study.set(checkpoints=str(tmp_path / "b"))
+
+    studydb.delete_study("a", storage=storage_url)
+
+    assert files_below(tmp_path / "b") == []
+
+
 def test_repeated_deletion_is_refused_on_a_host_that_sees_only_another_store(
     create_study, storage_url, tmp_path, monkeypatch
 ):

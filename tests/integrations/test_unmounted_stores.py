@@ -57,18 +57,6 @@ def test_training_goes_on_if_this_host_may_not_read_the_store(
     assert rows(study.database, "SELECT id FROM upload") == []
 
 
-def test_study_whose_directory_was_moved_can_be_deleted(create_study, storage_url, tmp_path):
-    study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(tmp_path / "a"))
-    with study.ask() as trial:
-        train(trial, until=1)
-    (tmp_path / "a").rename(tmp_path / "b")
-    study.set(checkpoints=str(tmp_path / "b"))
-
-    studydb.delete_study("own", storage=storage_url)
-
-    assert files_below(tmp_path / "b") == []
-
-
 @pytest.mark.parametrize("left", ["nothing", "an empty folder of the study"])
 def test_trial_begins_from_a_checkpoint_of_a_study_whose_directory_was_moved(
     create_study, storage_url, tmp_path, left
