@@ -122,6 +122,9 @@ def copy(target: Path, **environment: str) -> Checkout:
     compiling = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash"]
     subprocess.run([*compiling, "."], cwd=target, check=True)
     inherited = {name: text for name, text in os.environ.items() if name != WITHOUT_BYTECODE}
+    # Each copy has its own folder for temporary files: a worker removes those of dead workers, so a
+    # worker of another run could do what the removed guard no longer does.
+    (temporary := target / "t").mkdir()
     # PYTHONPATH is for workers that tests start in other folders.
-    fixed = {"PYTHONPATH": str(target), EVERY_CASE: "1"}
+    fixed = {"PYTHONPATH": str(target), "TMPDIR": str(temporary), EVERY_CASE: "1"}
     return Checkout(target, {**inherited, **fixed, **environment})
