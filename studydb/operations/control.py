@@ -161,6 +161,8 @@ def extend(database: Database, study: Study, request: Request, *, n_more: int) -
             num_trials = studies.extend(txn, study_id=study.id, n_more=n_more)
             if num_trials is None:
                 studies.check_exists(txn, study_id=study.id)
+                if sent := events.data_of(txn, token=request.token):  # a duplicate request
+                    return int(sent["num_trials"])
                 if study.num_trials is not None:
                     raise UsageError(
                         f"With {n_more} more trials, study {study.name!r} would allow more than "

@@ -148,12 +148,14 @@ KEPT_OF_STUDY = sa.and_(
     # True for all rows; PostgreSQL uses the index `checkpoint_kept` only with this condition.
     checkpoint.c.study_id > sa.literal_column("0"),
 )
+_start = sa.bindparam("start", type_=sa.Text)
 _IN_DIRECTORY = Prepared(
     sa.select(checkpoint.c.url)
     .where(
         KEPT_OF_STUDY,
         checkpoint.c.attempt > sa.literal_column("0"),
-        checkpoint.c.url.like(sa.bindparam("below", type_=sa.Text)),
+        # No LIKE, because a URL may contain "%" or "_".
+        sa.func.substr(checkpoint.c.url, 1, sa.func.length(_start)) == _start,
     )
     .order_by(checkpoint.c.id.desc())
     .limit(1)
@@ -318,8 +320,8 @@ def newest_in_directory(txn: Txn, *, study_id: int, directory: str | None = None
     Args:
         directory: The directory's URL; None for any directory.
     """
-    below = "file:%" if directory is None else f"{directory.rstrip('/')}/%"
-    row = txn.first(_IN_DIRECTORY, study=study_id, below=below)
+    start = "file:" if directory is None else f"{directory.rstrip('/')}/"
+    row = txn.first(_IN_DIRECTORY, study=study_id, start=start)
     return None if row is None else str(row.url)
 
 

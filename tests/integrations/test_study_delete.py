@@ -304,7 +304,8 @@ def test_interrupted_deletion_of_a_study_with_an_unused_store_can_be_repeated(
 def test_delete_is_refused_on_a_host_that_has_not_mounted_a_former_store(
     create_study, storage_url, tmp_path
 ):
-    first, second = tmp_path / "first", tmp_path / "second"
+    """The URL of the first store would match that of the second as a pattern of LIKE."""
+    first, second = tmp_path / "a_b", tmp_path / "a-b"
     study = create_study("a", num_trials=2, storage=storage_url, checkpoints=str(first))
     for place in (first, second):
         study.set(checkpoints=str(place))
@@ -312,13 +313,13 @@ def test_delete_is_refused_on_a_host_that_has_not_mounted_a_former_store(
             trial.report({"loss": 1.0}, checkpoint={"a": 1})
 
     first.rename(tmp_path / "unmounted")
-    with pytest.raises(CheckpointError, match=r"/first does not exist on this host\. Mount it"):
+    with pytest.raises(CheckpointError, match=r"/a_b does not exist on this host\. Mount it"):
         studydb.delete_study("a", storage=storage_url)
 
     assert len(files_below(second)) == 1
     (tmp_path / "unmounted").rename(first)
     studydb.delete_study("a", storage=storage_url)
-    assert files_below(tmp_path / "first") == files_below(second) == []
+    assert files_below(first) == files_below(second) == []
 
 
 def test_study_whose_first_directory_was_moved_can_be_deleted(create_study, storage_url, tmp_path):

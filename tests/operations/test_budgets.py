@@ -230,6 +230,16 @@ def test_extend_refuses_a_sum_that_the_column_cannot_hold(database):
         control.extend(database, study, new_request(), n_more=1)
 
 
+def test_duplicate_of_an_extension_to_the_largest_num_trials_returns_the_first_answer(database):
+    study, request = new_study(database, num_trials=2), new_request()
+    first = control.extend(database, study, request, n_more=LARGEST - 2)
+
+    with unchanged_rows(database):
+        again = control.extend(database, study, request, n_more=LARGEST - 2)
+
+    assert (first, again) == (LARGEST, LARGEST)
+
+
 @pytest.mark.parametrize("status", [Status.PAUSED, Status.STOPPED])
 def test_paused_or_stopped_study_gives_no_trials(database, study, worker, status):
     enqueued(database, study)

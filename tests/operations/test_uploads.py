@@ -52,6 +52,12 @@ class Upload:
         begin_upload(self.database, lease=self.run.lease, uuid=self.uuid, url=self.url)
         return self
 
+    def write_a_part(self, store):
+        """Write the file that a process leaves in a directory if it is killed during the upload."""
+        path = store.root.joinpath(*self.place.parts)
+        path.parent.mkdir(parents=True)
+        path.with_name(f".{path.name}.0a1b2c3d").write_bytes(b"half")
+
 
 def test_upload_is_recorded_once_and_its_row_is_deleted_when_its_checkpoint_is_saved(
     database, study, worker, store
@@ -104,10 +110,7 @@ def test_uploads_of_the_running_attempt_are_kept_and_those_of_earlier_attempts_a
 
 def test_unfinished_file_of_an_interrupted_upload_is_deleted(database, study, worker, store):
     run = worker.ask()
-    cut = Upload(run, study, store).begin()
-    path = store.root.joinpath(*cut.place.parts)
-    path.parent.mkdir(parents=True)
-    path.with_name(f".{path.name}.0a1b2c3d").write_bytes(b"half")
+    Upload(run, study, store).begin().write_a_part(store)
     run.finish(0.5)
 
     assert collect_uploads(database, study) == 0
@@ -119,10 +122,7 @@ def test_unfinished_file_of_an_interrupted_upload_is_deleted(database, study, wo
 def test_unfinished_file_in_a_directory_that_was_moved_is_deleted(database, study, worker, store):
     """As when a person moves an SQLite file with its folder, the URL names none of the stores."""
     run = worker.ask()
-    cut = Upload(run, study, store).begin()
-    path = store.root.joinpath(*cut.place.parts)
-    path.parent.mkdir(parents=True)
-    path.with_name(f".{path.name}.0a1b2c3d").write_bytes(b"half")
+    Upload(run, study, store).begin().write_a_part(store)
     run.finish(0.5)
     moved = store.root.rename(store.root.with_name("moved"))
     with database.begin() as txn:
