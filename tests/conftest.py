@@ -39,15 +39,11 @@ class FakeClock:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what this run leaves out (README.md); if PgBouncer is missing, also its tests."""
-    left_out = set() if _single_tests_are_named(config) else nightly.left_out(items)
+    left_out = nightly.left_out(items, config.args)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
-
-
-def _single_tests_are_named(config: pytest.Config) -> bool:
-    return any("::" in argument for argument in config.args)
 
 
 def pytest_collection_finish() -> None:

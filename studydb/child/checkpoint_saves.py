@@ -5,12 +5,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from studydb.artifacts import tree
-from studydb.artifacts.checkpoint_files import Saver
 from studydb.artifacts.checkpoint_records import Saved, Upload
 from studydb.artifacts.directory import discard
 from studydb.child.messages import Reported, UploadAsked
-from studydb.child.sender import Outcome, Sender, outcome_of
+from studydb.child.sender import Destination, Outcome, Sender, outcome_of
 from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import CheckpointError
 
@@ -36,15 +37,27 @@ class CheckpointSaves:
     most one copy is on disk or in memory. The thread sends messages to the worker, but only the
     trial's own thread receives messages.
 
+    Large checkpoints are sent by a process, which starts when the first of them is sent.
+
     Args:
-        sender: Sends large checkpoints; its process starts when the first large checkpoint is sent.
+        destination: The attempt and its store. If the worker's answer to the start of an upload
+            names another store, this and the later checkpoints are saved there.
+        inline_limit_bytes: The largest checkpoint in the database.
         scratch: A directory of this attempt for the copies of directories and of large dicts.
     """
 
     def __init__(
-        self, saver: Saver, sender: Sender, supervisor: SupervisorConnection, scratch: Path
+        self,
+        destination: Destination,
+        supervisor: SupervisorConnection,
+        scratch: Path,
+        *,
+        inline_limit_bytes: int,
     ) -> None:
-        self._saver, self._sender, self._supervisor = saver, sender, supervisor
+        self._destination, self._supervisor = destination, supervisor
+        self._inline_limit_bytes = inline_limit_bytes
+        self._saver = destination.saver(inline_limit_bytes=inline_limit_bytes)
+        self._sender = Sender(destination)
         self._copy = scratch / "upload"
         self._thread: threading.Thread | None = None
 
@@ -143,10 +156,18 @@ class CheckpointSaves:
         return lambda: self._saver.save(copy, step=step, upload=upload)
 
     def _begin(self, step: int) -> Upload | None:
-        upload = self._saver.begin(step=step)
-        if upload is not None:
-            self._supervisor.ask(UploadAsked(self._supervisor.next_id(), upload))
-        return upload
+        while (upload := self._saver.begin(step=step)) is not None:
+            answer = self._supervisor.ask(UploadAsked(self._supervisor.next_id(), upload))
+            if answer.store is None:
+                return upload
+            self._save_in(answer.store)
+        return None
+
+    def _save_in(self, store: str) -> None:
+        self._sender.end()
+        self._destination = msgspec.structs.replace(self._destination, store=store)
+        self._saver = self._destination.saver(inline_limit_bytes=self._inline_limit_bytes)
+        self._sender = Sender(self._destination)
 
     def _take_copy(
         self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool

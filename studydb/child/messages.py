@@ -119,12 +119,18 @@ class Answered(Struct, frozen=True, tag="answer"):
     If `lost` is False, the worker has stored what the message asks to store, with three exceptions:
     a result that a verdict refuses, a checkpoint that the study's quota refuses, and the row of an
     upload if the study's folder in the store cannot be made.
+
+    Attributes:
+        store: The URL of the store to save in from now on, if the study's store was changed and
+            the previous store lacks the study's folder. Then the row of the upload is not stored,
+            and the child asks again for an upload to this store. None if the store is the same.
     """
 
     id: int
     verdict: Verdict | None = None
     next_decision_step: int | None = None
     lost: bool = False
+    store: str | None = None
 
 
 class StopNotice(Struct, frozen=True, tag="stop"):

@@ -16,7 +16,7 @@ from studydb.child.channel import Channel, FrameError
 from studydb.child.checkpoint_saves import CheckpointSaves
 from studydb.child.job import Job
 from studydb.child.messages import End, FlushAsked, Reported
-from studydb.child.sender import Destination, Outcome, Sender
+from studydb.child.sender import Destination, Outcome
 from studydb.child.supervisor_connection import SupervisorConnection
 from studydb.domain.errors import (
     InvalidReport,
@@ -76,8 +76,12 @@ class RunningTrial:
         destination = Destination(
             job.store, job.to_import.study_uuid, job.trial_uuid, job.attempt, job.cache_bytes
         )
-        saver = destination.saver(inline_limit_bytes=job.inline_limit_bytes)
-        self._saves = CheckpointSaves(saver, Sender(destination), self._supervisor, self.scratch)
+        self._saves = CheckpointSaves(
+            destination,
+            self._supervisor,
+            self.scratch,
+            inline_limit_bytes=job.inline_limit_bytes,
+        )
         self._last_step = job.start_step
         self._rises_from = 0
         self._last: Result | None = None

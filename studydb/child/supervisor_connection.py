@@ -49,13 +49,13 @@ class SupervisorConnection:
         self._asked += 1
         return self._asked
 
-    def ask(self, message: Reported | FlushAsked | UploadAsked) -> None:
+    def ask(self, message: Reported | FlushAsked | UploadAsked) -> Answered:
         """Send a message with an id, and wait without limit for its answer."""
         self.send(message)
         while True:
             answer = self._receive(None)
             if isinstance(answer, Answered) and answer.id == message.id:
-                return
+                return answer
 
     def listen(self) -> None:
         """Read the notices that have arrived, without waiting."""

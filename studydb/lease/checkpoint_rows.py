@@ -81,6 +81,22 @@ class Checkpoints:
         """
         return self._database.locations.checkpoint_stores(self.refresh())
 
+    def stores_for_save(self, stores: Stores) -> Stores:
+        """
+        Read the stores again if the current store lacks the study's folder.
+
+        A person may have moved the directory since `stores` were read, and named its new place.
+
+        Raises:
+            StorageTransient: The database did not answer in time.
+            UnknownStudy: The study was deleted.
+        """
+        with suppress(CheckpointError):
+            current = stores.current
+            if current == INLINE or open_store(current).has_study(self._study.uuid):
+                return stores
+        return self.stores()
+
     def newest(
         self, held: HeldAttempt, checkpoint: Checkpoint | None, stores: Stores
     ) -> tuple[Checkpoint, Restore] | None:

@@ -81,7 +81,12 @@ class OwnCheckpoints:
         return prepare(checkpoint)
 
     def begin(self, *, step: int) -> Upload | None:
-        """Record and return the upload that begins; None if the store is in the database."""
+        """
+        Record and return the upload that begins; None if the store is in the database.
+
+        If the directory of checkpoints was moved, the upload goes to the study's current store.
+        """
+        self._stores = self._opened().stores_for_save(self._stores)
         upload = self._saver().begin(step=step)
         if upload is not None:
             self._held.begin_upload(upload.uuid, upload.url)

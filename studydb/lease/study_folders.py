@@ -19,9 +19,8 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     """
     Make the study's folder in a store before an object is written there; keep a folder that exists.
 
-    The study's stores are read again, because a person may have changed them. If a kept checkpoint
-    was saved in a former store, no folder is made there: the directory was moved, or this host has
-    not mounted it.
+    The study's stores are read again, because a person may have changed them. No folder is made in
+    a former store: the directory was moved, or this host has not mounted it.
 
     Raises:
         CheckpointError: The folder cannot be made; or this host does not see the directory in which
@@ -34,9 +33,7 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     stores = database.locations.checkpoint_stores(study)
     is_former = store_url != stores.current and store_url in stores.former
     newest = newest_in_directory(database, study)
-    if is_former and newest_in_directory(database, study, store_url) is not None:
-        store.check_study(study.uuid)
-    if newest is not None and not _is_seen(newest, study, stores):
+    if is_former or (newest is not None and not _is_seen(newest, study, stores)):
         store.check_study(study.uuid)
     store.add_study(study.uuid)
 

@@ -327,7 +327,7 @@ class Attempt:
                     continue
                 message = read_from_child(frame)
                 if isinstance(message, Ended):
-                    self._check_end(message.end)
+                    self._progress.check_end(message.end, self._to_import, self._start)
                     self._progress.ended = message
                     return
                 self._handle(message, child.channel)
@@ -409,14 +409,14 @@ class Attempt:
         self._progress.began = True
         if self._template is not None:
             self._template.is_proven = True
+        store = None
         match message:
             case Reported():
                 self._store(message)
             case FlushAsked():
                 self._safely(self._held.flush)
             case UploadAsked(upload=upload):
-                self._upload = upload
-                self._safely(lambda: self._begin_upload(upload))
+                store = self._begin_upload(upload)
             case _:
                 assert_never(message)
         if message.id is not None:
@@ -424,7 +424,13 @@ class Attempt:
             self._progress.judged = self._progress.judged or held.verdict is not None
             self._send(
                 channel,
-                Answered(message.id, held.verdict, held.next_decision_step, lost=held.is_lost),
+                Answered(
+                    message.id,
+                    held.verdict,
+                    held.next_decision_step,
+                    lost=held.is_lost,
+                    store=store,
+                ),
             )
 
     def _store(self, message: Reported) -> None:
@@ -445,11 +451,19 @@ class Attempt:
         if (error := message.artifact_error) is not None:
             self._safely(lambda: self._equipment.record_checkpoint_error(held, error))
 
-    def _begin_upload(self, upload: Upload) -> None:
-        try:
-            self._held.begin_upload(upload.uuid, upload.url)
-        except CheckpointError as error:  # the child's save fails, too
-            self._equipment.record_checkpoint_error(self._held, str(error))
+    def _begin_upload(self, upload: Upload) -> str | None:
+        """Record that an upload begins, or return the store in which the child saves instead."""
+        former = self._stores.current
+        self._stores = self._equipment.checkpoints.stores_for_save(self._stores)
+        if self._stores.current != former:
+            return self._stores.current
+        self._upload = upload
+        with suppress(LeaseLost):
+            try:
+                self._held.begin_upload(upload.uuid, upload.url)
+            except CheckpointError as error:  # the child's save fails, too
+                self._equipment.record_checkpoint_error(self._held, str(error))
+        return None
 
     def _checked(self, result: Result) -> Result:
         metric, buffer = self._equipment.study.objective.metric, self._held.buffer
@@ -529,26 +543,6 @@ class Attempt:
                 return Outcome(Reason.LOST, ended.failure, unrestorable=True)
             case _:
                 assert_never(ended.end)
-
-    def _check_end(self, end: End) -> None:
-        """Refuse a false `End`, by which the child could hide a failure."""
-        progress = self._progress
-        if end in (End.STOPPED, End.LOST) and not progress.judged:
-            raise FrameError(
-                "The trial's process claims that it was stopped, but nothing stopped it."
-            )
-        is_command = self._to_import.trainable.kind == TrainableKind.COMMAND
-        if end is End.GIVEN_BACK and not is_command:
-            raise FrameError(
-                "The trial's process claims that its command gives the trial back, but the "
-                "trainable is no command."
-            )
-        if end in (End.UNPREPARED, End.NOT_REUSED) and progress.began:
-            raise FrameError("The trial's process claims that it never began, but it has begun.")
-        if end is End.NOT_REUSED and self._start is not Start.REUSED:
-            raise FrameError(
-                "The trial's process claims that it ran an earlier trial, but it is a new process."
-            )
 
     def _release(self, started: Started, output: AttemptOutput) -> None:
         """Keep the child for the next trial, or kill it; after `Ended`, first wait for its exit."""

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from studydb.child.messages import Ended, LostNotice, PreemptNotice, StopNotice
+from studydb.child.channel import FrameError
+from studydb.child.job import TrainableImport
+from studydb.child.messages import End, Ended, LostNotice, PreemptNotice, StopNotice
+from studydb.domain.attempt_process import Start
 from studydb.domain.failures import Failure
 from studydb.domain.life.states import Reason
+from studydb.domain.trainable import TrainableKind
 
 
 class Outcome(Struct, frozen=True):
@@ -50,3 +54,31 @@ class Progress:
     away_since_s: float | None = None
     refused: Failure | None = None
     oom_kills: int = 0
+
+    def check_end(self, end: End, to_import: TrainableImport, start: Start | None) -> None:
+        """
+        Refuse a false `End`, by which the child could hide a failure.
+
+        Args:
+            to_import: What the child runs.
+            start: How the child was started.
+
+        Raises:
+            FrameError: The child's `end` cannot be true.
+        """
+        if end in (End.STOPPED, End.LOST) and not self.judged:
+            raise FrameError(
+                "The trial's process claims that it was stopped, but nothing stopped it."
+            )
+        is_command = to_import.trainable.kind == TrainableKind.COMMAND
+        if end is End.GIVEN_BACK and not is_command:
+            raise FrameError(
+                "The trial's process claims that its command gives the trial back, but the "
+                "trainable is no command."
+            )
+        if end in (End.UNPREPARED, End.NOT_REUSED) and self.began:
+            raise FrameError("The trial's process claims that it never began, but it has begun.")
+        if end is End.NOT_REUSED and start is not Start.REUSED:
+            raise FrameError(
+                "The trial's process claims that it ran an earlier trial, but it is a new process."
+            )

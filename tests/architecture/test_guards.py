@@ -19,6 +19,7 @@ from mutating.guards import Patch  # noqa: E402
 ALL = guards.read()
 
 
+@pytest.mark.slow
 def test_every_entry_finds_its_guard_and_removing_the_guard_changes_the_program():
     wrong = []
     for guard in ALL:

@@ -1,9 +1,9 @@
-"""Which tests the default suite leaves out because of the markers `nightly` and `sampled`."""
+"""Which tests a run leaves out because of the markers `slow`, `nightly` and `sampled`."""
 
 from collections import Counter
 
 import pytest
-from harness.nightly import EVERY_CASE, sample
+from harness.nightly import EVERY_CASE, SLOW, sample
 
 pytest_plugins = ["pytester"]
 
@@ -11,11 +11,12 @@ CONFTEST = """
 from harness import nightly
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "slow")
     config.addinivalue_line("markers", "nightly")
     config.addinivalue_line("markers", "sampled(n)")
 
-def pytest_collection_modifyitems(items):
-    left_out = nightly.left_out(items)
+def pytest_collection_modifyitems(config, items):
+    left_out = nightly.left_out(items, config.args)
     items[:] = [item for item in items if item not in left_out]
 """
 
@@ -23,6 +24,9 @@ TESTS = """
 import pytest
 
 def test_short(): ...
+
+@pytest.mark.slow
+def test_of_some_seconds(): ...
 
 @pytest.mark.nightly
 def test_long(): ...
@@ -33,24 +37,34 @@ def test_exhaustive(case): ...
 """
 
 
+QUICK = {"test_short": 1, "test_exhaustive": 3}
+SUITE = {**QUICK, "test_of_some_seconds": 1}
+EVERYTHING = {**SUITE, "test_long": 1, "test_exhaustive": 9}
+
+
 @pytest.mark.parametrize(
-    ("variable", "expected"),
+    ("variable", "arguments", "expected"),
     [
-        (None, {"test_short": 1, "test_exhaustive": 3}),
-        *((name, {"test_short": 1, "test_long": 1, "test_exhaustive": 9}) for name in EVERY_CASE),
+        (None, [], QUICK),
+        (SLOW, [], SUITE),
+        *((name, [], EVERYTHING) for name in EVERY_CASE),
+        (None, ["test_any.py"], SUITE),
+        (None, ["test_any.py", "."], QUICK),
+        (None, ["test_any.py::test_long"], {"test_long": 1}),
+        (None, ["test_any.py::test_exhaustive"], {"test_exhaustive": 9}),
     ],
 )
-def test_default_suite_leaves_out_long_tests_and_most_cases_of_exhaustive_ones(
-    pytester, monkeypatch, variable, expected
+def test_tests_that_run_depend_on_the_variable_and_on_what_the_arguments_name(
+    pytester, monkeypatch, variable, arguments, expected
 ):
-    for name in EVERY_CASE:
+    for name in (SLOW, *EVERY_CASE):
         monkeypatch.delenv(name, raising=False)
     if variable is not None:
         monkeypatch.setenv(variable, "1")
     pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(TESTS)
+    pytester.makepyfile(test_any=TESTS)
 
-    run = pytester.inline_run("-p", "no:cacheprovider")
+    run = pytester.inline_run("-p", "no:cacheprovider", *arguments)
 
     passed = Counter(
         call.nodeid.partition("::")[2].partition("[")[0] for call in run.listoutcomes()[0]

@@ -124,6 +124,7 @@ def test_wheel_contains_only_package_migrations_and_licence(wheel):
     assert {re.sub(r"-.*", "", name.split("/")[0]) for name in names} == {"studydb"}
 
 
+@pytest.mark.slow
 def test_wheel_makes_a_database_without_the_repository(wheel, tmp_path):
     installed = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(installed)

@@ -1,11 +1,11 @@
 """
-Chooses the tests that the default suite leaves out. The suite is then short enough to run after
-each change.
+Chooses the tests that a run leaves out. The suite is then short enough to run after each change.
 
-Two markers leave tests out, and so does the module `turns`. `nightly` leaves out a test that takes
-long; a test of the default suite tests the same promise in less time, or in fewer situations.
-`sampled(n)` leaves out most cases of an exhaustive test: of the cases that `turns` keeps for a
-database, one in `n` runs, and at least one.
+Three markers leave tests out, and so does the module `turns`. `slow` leaves out a test of some
+seconds until `scripts/check` runs, or until the run names the test's file. `nightly` leaves out a
+test that takes long; a test of the default suite tests the same promise in less time, or in fewer
+situations. `sampled(n)` leaves out most cases of an exhaustive test: of the cases that `turns`
+keeps for a database, one in `n` runs, and at least one.
 """
 
 import os
@@ -24,15 +24,27 @@ long forms.
 """
 
 
+SLOW = "STUDYDB_SLOW"
+"""If this variable is 1, the tests with the marker `slow` run. `scripts/check` sets it."""
+
+
 def every_case_runs() -> bool:
     return "1" in map(os.environ.get, EVERY_CASE)
 
 
-def left_out(items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Find the tests that this run leaves out: none, if one of the variables `EVERY_CASE` is 1."""
-    if every_case_runs():
+def left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> set[pytest.Item]:
+    """
+    Find the tests that this run leaves out.
+
+    No test is left out if one of the variables `EVERY_CASE` is 1, or if `arguments`, which are the
+    paths that pytest was given, name single tests (`file.py::test_name`).
+    """
+    if every_case_runs() or any("::" in argument for argument in arguments):
         return set()
-    marked = {item for item in items if item.get_closest_marker("nightly")}
+    files_are_named = all(argument.endswith(".py") for argument in arguments)
+    slow_tests_run = os.environ.get(SLOW) == "1" or files_are_named
+    markers = ("nightly",) if slow_tests_run else ("nightly", "slow")
+    marked = {item for item in items if any(map(item.get_closest_marker, markers))}
     marked |= turns.left_out_by_turns(items)
     return marked | _left_out_of_samples([item for item in items if item not in marked])
 

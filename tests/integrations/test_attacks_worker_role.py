@@ -136,6 +136,7 @@ def test_checkpoint_directory_that_a_worker_signed_is_restored(stage):
     assert [one.start_step for one in stage.attempts()] == [1, 2]
 
 
+@pytest.mark.slow
 def test_worker_does_not_delete_checkpoint_bytes_of_another_study(stage, attack, tmp_path):
     store = DirectoryStore(tmp_path / "store")
     others = Place(str(uuid.uuid4()), str(uuid.uuid4()), 1, 1, str(uuid.uuid4()))

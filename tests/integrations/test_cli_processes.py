@@ -250,6 +250,7 @@ def test_logs_follow_prints_the_output_of_a_running_trial_to_its_end(command, fo
     assert "TERMINATED: COMPLETED" in command("show", "mine", "0")
 
 
+@pytest.mark.slow
 def test_hello_runs_a_study_and_extends_it_when_run_again(command, folder):
     out = command("hello")
     again = command("hello", constants={"cli.hello.TRIALS": 2, "cli.hello.WORKERS": 1})

@@ -147,6 +147,7 @@ def test_home_of_an_unknown_user_is_refused(bare_console, here, create, command)
     assert ran.error.startswith("studydb: '~no-such-user/model' cannot be found")
 
 
+@pytest.mark.slow
 def test_export_model_does_not_replace_an_existing_folder(bare_console, here, create):
     create("exported:train", FUNCTION)
     (here / "model").mkdir()

@@ -226,6 +226,7 @@ def create_or_load(storage, function):
     return create(storage, function, load_if_exists=True)
 
 
+@pytest.mark.slow
 def test_edited_function_is_sent_again_and_later_trials_run_it(first, database):
     first.create(scaled_by(1), num_trials=2)
     first.work("digits", "--max-trials", "1")

@@ -130,6 +130,7 @@ def test_error_while_storing_does_not_hide_the_exception_of_user_code(study, uns
     assert study.ask().number == 1
 
 
+@pytest.mark.slow
 def test_dropped_trial_fails_if_one_of_its_values_cannot_be_stored(study, unstorable):
     trial = study.ask()
     trial.report({"loss": 0.5})
@@ -143,6 +144,7 @@ def test_dropped_trial_fails_if_one_of_its_values_cannot_be_stored(study, unstor
     assert reasons == ["FAILED", "PREEMPTED"]
 
 
+@pytest.mark.slow
 def test_ask_waits_for_a_dropped_trial_that_is_being_given_back(
     create_study, storage_url, monkeypatch
 ):
@@ -204,6 +206,7 @@ def await_end_of_worker(database, threads):
     eventually(lambda: not any(thread.is_alive() for thread in threads))
 
 
+@pytest.mark.slow
 def test_dropped_handle_ends_its_worker_and_its_threads(study, storage_url):
     """Python may delete a handle at any line of a thread, even while this thread holds a lock."""
     before = set(threading.enumerate())
@@ -222,6 +225,7 @@ def test_dropped_handle_ends_its_worker_and_its_threads(study, storage_url):
     await_end_of_worker(study.database, threads)
 
 
+@pytest.mark.slow
 def test_trial_of_a_dropped_handle_goes_on_until_its_end(study, storage_url):
     before = set(threading.enumerate())
     handle = studydb.load_study("own", storage=storage_url)
@@ -242,6 +246,7 @@ def test_trial_of_a_dropped_handle_goes_on_until_its_end(study, storage_url):
     await_end_of_worker(study.database, threads)
 
 
+@pytest.mark.slow
 def test_trial_that_is_dropped_with_its_handle_is_given_back(study, storage_url):
     handle = studydb.load_study("own", storage=storage_url)
     trial = handle.ask()

@@ -129,6 +129,7 @@ def start(storage_url):
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("storage_url", "form"),
     [("sqlite", "directory"), ("postgresql", "dict")],
@@ -218,6 +219,7 @@ def test_restored_copy_of_a_killed_loop_is_removed_when_another_loop_restores(
     assert not copy.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_kill_at_any_commit_of_a_save_leaves_a_checkpoint_to_go_on_from(

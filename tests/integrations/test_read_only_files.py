@@ -161,6 +161,7 @@ def test_status_in_a_read_only_folder_shows_the_changes_of_a_connected_writer(ar
         assert studydb(archive, ("status", "changed")) == []
 
 
+@pytest.mark.slow
 def test_reading_is_refused_while_a_wal_file_holds_changes_that_cannot_be_read(archive, tmp_path):
     leave_wal(archive)
     make_read_only(archive)

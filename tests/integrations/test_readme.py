@@ -101,6 +101,7 @@ def terminated_by_study(url):
         return dict(arrange.rows(database, "SELECT study, terminated FROM v_study"))
 
 
+@pytest.mark.slow
 def test_readme_commands_for_one_machine_and_for_an_own_loop_succeed(tmp_path):
     newcomer = Newcomer(tmp_path)
 

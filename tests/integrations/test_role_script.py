@@ -120,6 +120,7 @@ def test_database_owner_may_run_the_script_twice_and_keeps_the_rights_of_an_owne
     assert settings_of(as_("bob", lab)) == settings_of(as_("ann", lab)) == FREE
 
 
+@pytest.mark.slow
 def test_members_have_the_rights_of_their_roles(lab, psql, create_study, load_study):
     psql(lab, script(lab, *PEOPLE))
     create_study("digits", num_trials=2, storage=as_("ann", lab))

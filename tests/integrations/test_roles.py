@@ -123,6 +123,7 @@ def opened():
         yield lambda url: stack.enter_context(closing(connect(url)))
 
 
+@pytest.mark.slow
 def test_worker_process_with_the_worker_role_completes_a_study(roles, tmp_path, create_study):
     study = create_study(
         "digits",

@@ -190,6 +190,7 @@ def test_status_says_why_trials_were_stopped(console, database):
     assert "was 0.7, worse than the cutoff 0.5 of the earlier" in decisions[1]["why"]
 
 
+@pytest.mark.slow
 def test_status_shows_five_decisions_and_finds_the_promotion_of_an_old_trial(
     console, database, wait
 ):

@@ -37,6 +37,7 @@ def test_no_step_is_trained_after_the_decision_to_stop_or_pause_its_trial(schedu
     assert simulated.regret == pytest.approx(simulated.best_value - simulated.optimum)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @every_scheduler
 @pytest.mark.parametrize("kills", [0.0, 0.1])
@@ -243,6 +244,7 @@ def test_no_step_begins_after_max_steps_and_no_step_ends_after_the_time_limit():
     assert not {"RUNNING", "PENDING"} & {one.state for one in (*by_steps.trials, *by_time.trials)}
 
 
+@pytest.mark.slow
 def test_trials_of_killed_workers_are_recovered_and_trained_to_their_end():
     simulated = studydb.simulate(None, None, CURVES, num_trials=10, kills=0.05, step_s=10)
     lost = studydb.simulate(None, None, CURVES, num_trials=10, kills=0.05, step_s=10, saves=False)

@@ -118,6 +118,7 @@ def test_handle_that_was_opened_before_a_rename_reads_the_same_trials(storage_ur
     assert (overview.row.study, overview.row.n_trials) == ("new", 1)
 
 
+@pytest.mark.slow
 def test_run_of_a_handle_that_was_opened_before_a_rename_runs_the_same_study(
     storage_url, create_study
 ):

@@ -84,6 +84,7 @@ def rows(study, sql):
     return arrange.rows(study.database, sql)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
 def test_ctrl_c_releases_the_trials_and_leaves_no_process(create, start_script):
     study = create("obedient:unhurried", n_trials=2)
@@ -134,6 +135,7 @@ def test_second_ctrl_c_while_the_first_is_handled_kills_trials_that_do_not_stop(
     eventually(lambda: script.family() == [])
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_sigterm_or_sighup_to_the_script_releases_the_trials(create, start_script, number):
@@ -211,6 +213,7 @@ def inner(config):
 """A program whose function `train` runs `code` in its trials."""
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize(
     ("code", "exit_code", "words"),
@@ -240,6 +243,7 @@ def test_trial_may_run_another_study_but_not_its_own(storage_url, tmp_path, code
     assert words in program.stderr
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_killed_script_leaves_no_worker_and_no_running_trial(create, start_script):
     study = create("obedient:unhurried")
@@ -292,6 +296,7 @@ def test_run_of_a_stopped_study_says_why_no_trial_runs_and_how_to_go_on(create, 
     )
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_run_of_a_study_at_its_limit_names_the_limit(storage_url, create_study, capsys):
     options = {"space": {"x": 0.5}, "num_trials": 3, "max_steps": 2, "storage": storage_url}
@@ -342,6 +347,7 @@ def test_run_raises_an_error_with_the_cause_if_all_workers_are_killed(
     assert reasons == [("LOST",), ("COMPLETED",)]
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path, in_a_thread):
     study = create(n_trials=2)
@@ -442,6 +448,7 @@ def test_run_prints_the_errors_of_trials_when_it_ends(create, capfd):
     assert printed.endswith("Details: studydb show digits 1\n")
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_run_prints_only_the_errors_of_trials_that_failed_in_this_run(create, capfd):
     study = create("misbehaving:raises_unless_first", n_trials=3)

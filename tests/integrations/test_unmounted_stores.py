@@ -109,10 +109,10 @@ def test_checkpoints_of_a_store_that_was_moved_are_not_missing_while_it_is_not_m
     assert files_below(moved) == []
 
 
-def test_attempt_that_began_before_its_store_was_moved_saves_nothing_in_the_old_place(
+def test_attempt_that_began_before_its_store_was_moved_goes_on_in_the_new_place(
     create_study, storage_url, tmp_path
 ):
-    """On this host, the old place is an empty mount point."""
+    """On this host, the old place is an empty mount point; it stays empty."""
     old, new = tmp_path / "old", tmp_path / "new"
     study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(old))
     trial = study.ask()
@@ -121,15 +121,31 @@ def test_attempt_that_began_before_its_store_was_moved_saves_nothing_in_the_old_
     old.mkdir()
     study.set(checkpoints=str(new))
 
-    with pytest.warns(RuntimeWarning, match="/old contains no checkpoints of this study on this"):
-        trial.report({"loss": 0.5}, checkpoint={"count": 2})
+    trial.report({"loss": 0.5}, checkpoint={"count": 2})
     trial.release()
+    again = study.ask()
 
-    assert files_below(old) == []
-    assert study.ask().start_step == 1
+    assert again.checkpoint.to_dict() == {"count": 2}
+    assert list(old.iterdir()) == []
 
 
-def test_attempt_that_began_before_its_unused_store_was_replaced_can_still_save_there(
+def test_restore_from_a_store_that_was_moved_makes_no_folder_in_the_old_place(
+    create_study, storage_url, tmp_path
+):
+    old, new = tmp_path / "old", tmp_path / "new"
+    study = create_study("own", num_trials=1, storage=storage_url, checkpoints=str(old))
+    trial = study.ask()
+    train(trial, until=1)
+    trial.release()
+    old.rename(new)
+    old.mkdir()
+    study.set(checkpoints=str(new))
+
+    assert study.ask().checkpoint.to_dict() == {"count": 1}
+    assert list(old.iterdir()) == []
+
+
+def test_attempt_that_began_before_its_unused_store_was_replaced_can_still_save(
     create_study, storage_url, tmp_path
 ):
     study = create_study(

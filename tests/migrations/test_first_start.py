@@ -4,6 +4,7 @@ import sqlite3
 import sys
 from contextlib import closing
 
+import pytest
 from harness.commands import run_command
 
 from studydb.db import connect, migrate, revisions
@@ -29,6 +30,7 @@ print(sum(os.waitpid(process, 0)[1] == 0 for process in processes))
 """
 
 
+@pytest.mark.slow
 def test_several_processes_can_upgrade_an_empty_database_at_the_same_time(
     empty_sqlite_url, empty_postgres_url
 ):

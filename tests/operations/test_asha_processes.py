@@ -53,6 +53,7 @@ def entries_of(database, step):
         return txn.all(query)
 
 
+@pytest.mark.slow
 @pytest.mark.row("A1", "E2")
 def test_decisions_equal_those_of_a_reference_that_gets_the_reports_in_order_of_arrival(trained):
     database, study = trained

@@ -210,6 +210,7 @@ def test_another_process_can_repeat_the_call_of_a_process_killed_at_a_commit(
             assert found == left
 
 
+@pytest.mark.slow
 def test_every_operation_that_writes_is_tested_with_cut_connections(sqlite_template, tmp_path):
     run = {name: code_run_by(name, sqlite_template, tmp_path) for name in OPERATIONS}
     cut = frozenset().union(*run.values())

@@ -1,5 +1,6 @@
 """On PostgreSQL, a call is sent again on another connection before the first call has committed."""
 
+import pytest
 from harness.arrange import dump, leave_one_study
 from harness.concurrent import send_twice
 from harness.duplicate_requests import FINISHES, OPERATIONS
@@ -20,6 +21,7 @@ locked the trial just then. A client sends a request again only once the first c
 """
 
 
+@pytest.mark.slow
 def test_concurrent_duplicate_requests_count_once(connections, postgres_url, subtests):
     slow, fresh = connections
 

@@ -85,6 +85,7 @@ def test_claim_that_finds_a_trial_does_not_wait_in_the_queue_of_asks(
     assert monotonic() - begun_s < proposals.ADVISORY_LOCK_TIMEOUT_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_concurrent", [None, 5])
 def test_budgets_are_exact_while_asks_skip_the_queue_of_asks(database, stranger, max_concurrent):
     study = new_study(database, num_trials=20, max_concurrent=max_concurrent)
@@ -103,6 +104,7 @@ def test_budgets_are_exact_while_asks_skip_the_queue_of_asks(database, stranger,
     ]
 
 
+@pytest.mark.slow
 def test_duplicate_claim_gets_the_trial_of_the_earlier_ask(database, postgres_url, stranger):
     study = new_study(database, num_trials=2)
     SimulatedWorker(database, study).ask()  # stores the proposals of the next draws
@@ -137,6 +139,7 @@ def test_concurrent_duplicate_asks_make_one_trial(database, postgres_url, strang
     assert rows(database, "SELECT count(*) FROM trial") == [(1,)]
 
 
+@pytest.mark.slow
 def test_resent_claim_that_finds_no_trial_waits_in_the_queue_of_asks_but_not_forever(
     database, study, worker, stranger
 ):

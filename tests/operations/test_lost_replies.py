@@ -50,6 +50,7 @@ def same(operation, again, answer):
     return again is None if operation in FINISHES else again == answer
 
 
+@pytest.mark.slow
 def test_resend_gives_the_stored_answer_and_changes_nothing(database, each_operation, subtests):
     for operation, arranged in each_operation:
         call = arranged(database)

@@ -122,6 +122,7 @@ def supervised(database, tmp_path):
     supervised.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(LONG_S + 300)
 def test_worker_survives_any_bytes_from_a_trial(database, supervised):
     newest = f"SELECT state FROM trial WHERE study_id = {supervised.study.id} ORDER BY number DESC LIMIT 2"

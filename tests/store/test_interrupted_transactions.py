@@ -191,6 +191,7 @@ def test_connection_that_ctrl_c_left_in_use_is_released_after_the_frame_of_its_c
     assert nth > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 def test_ctrl_c_while_a_fork_waits_is_raised_after_the_fork(opened_twice):
     one, _ = opened_twice

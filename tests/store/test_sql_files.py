@@ -11,6 +11,7 @@ from harness.sql_layout import layout
 from studydb.db import connect
 
 
+@pytest.mark.slow
 @pytest.mark.row("A4")
 def test_statements_and_plans_in_docs_sql_are_up_to_date(postgres_url, sqlite_url):
     with closing(connect(postgres_url)) as postgresql, closing(connect(sqlite_url)) as sqlite:

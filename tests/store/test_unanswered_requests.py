@@ -88,6 +88,7 @@ def test_late_answer_is_not_read_as_the_answer_to_the_next_request(proxy, databa
     assert rows(database, "SELECT name FROM study") == [(study.name,)]
 
 
+@pytest.mark.slow
 def test_migration_waits_for_another_migration_longer_than_the_longest_silence(
     empty_postgres_url, monkeypatch
 ):

@@ -71,6 +71,7 @@ def test_quadratic_resumed_from_a_checkpoint_reports_the_metrics_of_the_uninterr
     check_resumed(quadratic.train, config, trial)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lr", "mom"), [(1e-4, 0.0), (1.0, 0.99)])
 def test_digits_trains_with_the_extreme_values_of_its_space(digits, lr, mom, monkeypatch):
     monkeypatch.setattr(digits, "EPOCHS", 9)

@@ -270,6 +270,7 @@ def test_search_for_a_checkpoint_is_repeated_after_a_transient_error(s3, monkeyp
     assert s3.exists(stored.url)
 
 
+@pytest.mark.slow
 def test_save_waits_for_a_server_that_goes_away_for_a_while(s3, server):
     s3.put_bytes(place(), b"connected")
     server.stop()

@@ -68,15 +68,15 @@ class Attempt:
             if not isinstance(message, Began):
                 return message
 
-    def allow_upload(self) -> None:
-        """Skip `Began`; receive a message, which must ask to begin an upload; allow the upload."""
+    def allow_upload(self, **answer: Any) -> None:
+        """Skip `Began`; receive a message, which must ask to begin an upload; answer it."""
         message: FromChild = Began(0.0)
         while isinstance(message, Began):
             frame = self.child.channel.receive(PATIENCE_S)
             assert frame is not None, "the child has sent nothing"
             message = read_from_child(frame)
         assert isinstance(message, UploadAsked), message
-        self.answer(message)
+        self.answer(message, **answer)
 
     def answer(self, message: FromChild, **answer: Any) -> None:
         assert not isinstance(message, Ended)

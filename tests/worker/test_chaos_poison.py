@@ -14,6 +14,7 @@ def test_trials_with_poisonous_content_harm_no_worker_and_no_other_trial(storage
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_study_with_poisonous_trials_can_be_deleted_while_it_runs(storage_url, tmp_path):
     poisons = {0: "largest_double_twice", 1: "garbage_on_its_pipe", 2: "segfault"}
 

@@ -59,6 +59,7 @@ def run_once(storage, tmp_path, *, scheduler, server=None):
     return wrong
 
 
+@pytest.mark.slow
 def test_injected_faults_lose_no_trial_and_no_result_on_sqlite(sqlite_url, tmp_path):
     wrong = run_chaos(sqlite_url, tmp_path, scheduler="FIFO")
 
@@ -91,6 +92,7 @@ def test_run_whose_faults_cannot_be_injected_fails_after_its_limit(sqlite_url, t
         FaultInjector(plan, fleet, study).run()
 
 
+@pytest.mark.slow
 @pytest.mark.row("A1")
 def test_four_workers_run_each_enqueued_trial_once(storage_url, tmp_path):
     study = drain.create(storage_url, 40)

@@ -1,5 +1,7 @@
 """`study.set(checkpoints=…)` or `studydb set` changes the checkpoint store while a worker runs."""
 
+from pathlib import Path
+
 import pytest
 from fleet.workers import eventually
 
@@ -43,6 +45,26 @@ def test_after_a_store_change_attempts_save_to_the_new_store_and_restore_from_bo
     assert stage.events("checkpoint corrupt") == []
     assert urls(stage) == ["inline:", "inline:"]
     assert [path for path in elsewhere.rglob("*") if path.is_file()] == []
+
+
+def test_running_attempt_saves_in_the_new_place_after_its_directory_was_moved(stage, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    stage.create("obedient:gated", checkpoints=first, keep="last=9")
+    worker = stage.start()
+    stage.await_trial(lambda row: row.checkpoint_step == 1)
+
+    first.rename(second)
+    stage.study.set(checkpoints=second)
+    stage.open_gate("all")
+
+    assert worker.exit_code(60.0) == 0
+    places = [
+        Path(url.removeprefix("file://")).relative_to(tmp_path).parts[0] for url in urls(stage)
+    ]
+    assert places == ["first", "second", "second", "second"]
+    assert len(stage.attempts()) == 1
+    assert stage.events("checkpoint failed") == []
+    assert not first.exists()
 
 
 def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store(postgres_stage):

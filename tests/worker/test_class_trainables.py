@@ -37,6 +37,7 @@ def test_class_whose_step_returns_none_saves_its_last_step(stage):
     assert stage.steps() == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Counting", "InFiles"])
 def test_class_whose_worker_is_killed_goes_on_from_its_checkpoint(stage, name):
     stage.create(f"classes:{name}", space={"gate_after": 3, "steps": 5})

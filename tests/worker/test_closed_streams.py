@@ -49,6 +49,7 @@ def test_fork_server_starts_children_in_a_program_with_closed_streams(tmp_path, 
     assert (tmp_path / "stderr").read_text() == "to stderr\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>&-", "0<&- 1>&- 2>&-"])
 def test_study_runs_in_a_program_with_closed_streams(tmp_path, closed):
     (tmp_path / "program.py").write_text(

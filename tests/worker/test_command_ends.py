@@ -104,6 +104,7 @@ def test_no_process_is_left_when_the_worker_is_killed(stage, script, create):
     eventually(lambda: not worker.processes(), 2.0)
 
 
+@pytest.mark.slow
 def test_next_worker_removes_the_temporary_files_of_a_killed_worker(stage, script, create):
     create(script('echo state > "$STUDYDB_SAVE/state"; studydb report error=1; sleep 300'))
     worker = stage.start()
@@ -157,6 +158,7 @@ def test_worker_kills_processes_left_by_a_killed_worker_and_fork_server_but_none
     assert [psutil.Process(pid).status() for pid in of_living] == [psutil.STATUS_SLEEPING] * 2
 
 
+@pytest.mark.slow
 def test_command_that_ignores_sigterm_is_killed_after_the_grace(stage, script, create):
     create(script("trap '' TERM; studydb report error=1; while :; do sleep 0.1; done"))
     worker = stage.start(grace=0.5)

@@ -62,6 +62,7 @@ def trainable(kind, folder):
     return studydb.Command(items)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", [*FUNCTIONS, *COMMANDS])
 def test_killed_trial_learns_as_much_as_one_that_was_not_killed(stage, kind, monkeypatch):

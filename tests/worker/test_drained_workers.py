@@ -29,6 +29,7 @@ def worker_uuid(database):
     return uuid
 
 
+@pytest.mark.slow
 def test_drained_worker_releases_its_trials_and_exits_with_0(stage):
     stage.create("obedient:unhurried", num_trials=2)
     worker = stage.start(slots=2)
@@ -46,6 +47,7 @@ def test_drained_worker_releases_its_trials_and_exits_with_0(stage):
     assert arrange.rows(stage.study.database, actors) == [(PERSON,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("busy", [True, False])
 def test_worker_with_a_long_lease_hears_of_a_drain_within_5_s(sqlite_stage, busy):
     study = sqlite_stage.create("obedient:unhurried", num_trials=1)

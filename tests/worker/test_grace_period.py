@@ -98,6 +98,7 @@ def test_stop_now_ends_the_grace_of_an_earlier_stop(stage, patient):
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
+@pytest.mark.slow
 def test_invalidated_trial_is_killed_after_the_grace(stage, worker):
     stage.study.invalidate(0, reason="wrong labels")
 
@@ -113,6 +114,7 @@ def test_stop_after_a_pause_request_kills_the_trial(stage, worker):
     assert stage.await_state("TERMINATED").reason == "CANCELLED"
 
 
+@pytest.mark.slow
 @pytest.mark.row("D8")
 @pytest.mark.parametrize("request_", ["SIGTERM", "drain"])
 def test_sigterm_and_drain_kill_a_trial_in_a_step_longer_than_the_grace(stage, worker, request_):

@@ -144,6 +144,7 @@ def test_worker_that_cannot_fork_releases_the_trial_and_names_the_limit(writable
     expect_preempted(writable_stage, 0)
 
 
+@pytest.mark.slow
 def test_fork_that_the_host_has_refused_is_tried_again(sqlite_stage):
     sqlite_stage.create("obedient:one_step")
     worker = sqlite_stage.fleet.launch([sys.executable, "-c", _REFUSED_TWICE, sqlite_stage.storage])

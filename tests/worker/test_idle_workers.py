@@ -75,6 +75,7 @@ def test_enqueued_trials_start_on_all_slots_of_an_idle_worker_within_2_s(stage, 
     assert idle.runs
 
 
+@pytest.mark.slow
 def test_idle_worker_notices_a_pause_within_5_s_and_a_resumption_within_2_s(stage, idle):
     stage.study.pause()
     eventually(lambda: "'staged' is paused" in idle.output(), NOTICE_S)

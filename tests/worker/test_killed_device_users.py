@@ -34,6 +34,7 @@ def folder():
         yield Path(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_no_device_is_overcommitted_or_lost_when_its_users_are_killed(folder):
     make_witnesses(folder, UUIDS)

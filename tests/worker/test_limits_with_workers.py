@@ -73,6 +73,7 @@ def flushes_since(stage, time):
     return Counter(trial for trial, at in flushes if seconds_between(time, at) > 0)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.row("A14")
 @pytest.mark.timeout(300)
@@ -196,6 +197,7 @@ def test_fail_fast_pauses_the_study_at_the_first_failure_and_resume_continues_th
     assert len(stage.attempts(0)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.row("A9")
 def test_plateau_includes_the_values_before_a_kill_of_the_worker(stage):
     stage.create("spending:flattens", stop=[studydb.Plateau("loss", std=0.01)])

@@ -81,6 +81,7 @@ def storage(request):
     return server.url(), server
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 300)
 def test_results_reported_in_an_outage_are_stored_and_use_bounded_memory(storage, tmp_path):
     url, server = storage

@@ -67,6 +67,7 @@ def test_promoted_trials_continue_from_their_checkpoints_and_train_no_step_twice
     assert attempts == [(n, {1: 1, 3: 2, 9: 3}[end]) for n, end in sorted(last.items())]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 def test_workers_that_are_killed_lose_no_promoted_trial(stage, study):
     for _ in range(3):

@@ -9,6 +9,7 @@ from studydb.lease.upload_collector import collect_uploads
 FIVE_PARTS_BYTES = 40 << 20
 
 
+@pytest.mark.slow
 def test_trial_of_a_killed_worker_goes_on_from_its_checkpoint_in_s3(stage, s3_server):
     stage.create("obedient:gated", checkpoints=f"s3://{s3_server.bucket}/models")
     first = stage.start()

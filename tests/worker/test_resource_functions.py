@@ -73,6 +73,7 @@ def test_trials_that_fit_no_worker_wait_and_the_others_run(stage):
     assert max(row.losses + row.failures for row in stage.rows(trial)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("how", "says"),
@@ -99,6 +100,7 @@ def test_function_without_a_valid_answer_pauses_the_study(sqlite_stage, how, say
     assert max(row.failures + row.losses for row in sqlite_stage.rows(trial)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.row("B4")
 def test_worker_goes_on_after_the_resource_function_is_corrected(stage):
     study = create(stage, "wrong")

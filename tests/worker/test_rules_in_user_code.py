@@ -68,6 +68,7 @@ def test_rule_stops_a_trial_at_the_same_step_although_the_worker_was_killed(stag
     assert len({pid for pid, _, _ in asked(stage)}) == 2  # one decider for each worker
 
 
+@pytest.mark.slow
 def test_rule_decides_again_if_the_worker_died_during_the_first_decision(stage):
     """The next attempt trains the step again. The rule then reads the same results as before."""
     create(stage, f"stopping:KillsItsWorker(folder='{stage.folder}')")
@@ -129,6 +130,7 @@ def test_process_of_a_rule_dies_with_its_worker(sqlite_stage):
     process.wait(10.0)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("how", "cause"),

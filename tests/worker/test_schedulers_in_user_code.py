@@ -53,6 +53,7 @@ def ends(stage):
 CUP_OF_FOUR = [(9, "COMPLETED"), (4, "GIVEN_UP"), (2, "GIVEN_UP"), (2, "GIVEN_UP")]
 
 
+@pytest.mark.slow
 @pytest.mark.row("E12")
 def test_better_half_trains_on_although_worker_and_decider_are_killed(stage):
     study = create(stage, cup(stage), space={"pause_s": 0.1})
@@ -158,6 +159,7 @@ def test_judge_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(
     assert "the scheduler has not decided, so the study pauses itself" in worker.output()
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("how", "cause"), BROKEN_WORK.items())
 def test_next_work_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(

@@ -108,6 +108,22 @@ def test_large_dict_is_sent_by_another_process(remote, s3_server):
     assert not list((attempt.directory / "scratch").iterdir())
 
 
+def test_checkpoints_are_sent_to_the_store_that_the_worker_names(remote, s3_server, tmp_path):
+    def train(config, trial):
+        checkpoint_saves.LARGE_BYTES = 1
+        trial.report({"loss": 1}, checkpoint=make_model(1))
+        trial.report({"loss": 2}, checkpoint=make_model(2))
+        trial.report({"loss": 3})
+
+    bucket = f"s3://{s3_server.bucket}"
+    attempt = remote(train, store=(tmp_path / "first").as_uri())
+    attempt.allow_upload(store=bucket)
+    saved = saved_by(attempt.finish())
+
+    assert [(one.step, one.url.startswith(f"{bucket}/")) for one in saved] == [(1, True), (2, True)]
+    assert not [path for path in (tmp_path / "first").rglob("*") if path.is_file()]
+
+
 @pytest.mark.nightly
 def test_sender_that_is_killed_is_reported_and_the_next_save_works(remote, s3_server):
     def train(config, trial):

@@ -41,6 +41,7 @@ def test_no_worker_is_ever_oversubscribed(outcome):
     assert outcome.oversubscribed() == []
 
 
+@pytest.mark.slow
 def test_first_trial_of_the_queue_waits_at_most_reserve_after_and_the_time_of_three_trials(outcome):
     limit_s = outcome.reserve_after_s + 3 * outcome.longest_s
 

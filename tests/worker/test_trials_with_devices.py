@@ -443,6 +443,7 @@ def allocate(config):
     return 1.0
 
 
+@pytest.mark.slow
 def test_trial_fails_if_it_allocates_more_memory_than_its_limit(run):
     limit = 600_000_000
     within = run(allocate, memory_bytes=limit, config={"bytes": 10e6})

@@ -125,6 +125,7 @@ def test_worker_ends_at_sigterm_while_the_standby_is_missing(stage, standby):
     stage.await_trial(lambda row: row.attempt == 2)
 
 
+@pytest.mark.slow
 def test_trial_loses_no_step_while_the_standby_is_missing(stage, standby):
     stage.create("obedient:unhurried")
     worker = stage.start(patience=60.0)

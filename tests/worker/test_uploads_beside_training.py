@@ -49,6 +49,7 @@ def test_training_goes_on_while_a_checkpoint_is_sent(remote, s3_server):
     assert saved_bytes(saved.saved, s3_server)
 
 
+@pytest.mark.slow
 def test_next_save_waits_for_the_previous_upload(remote, s3_server):
     def train(config, trial):
         for step in (1, 2):
@@ -117,6 +118,7 @@ def test_flush_waits_for_the_checkpoint(remote, s3_server):
     assert attempt.printed == "stored\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", [PAUSE, STOP])
 def test_paused_or_stopped_attempt_ends_after_its_checkpoint_is_stored(remote, s3_server, verdict):
     s3_server.writes.clear()

@@ -34,6 +34,7 @@ def test_worker_with_closed_standard_streams_runs_its_trials(sqlite_stage, close
     assert [one.reason for one in sqlite_stage.attempts()] == ["COMPLETED"]
 
 
+@pytest.mark.slow
 @pytest.mark.row("A11")
 @pytest.mark.parametrize(("number", "code"), CODES)
 def test_signalled_worker_releases_its_trial_without_counting_a_failure(sqlite_stage, number, code):
@@ -183,6 +184,7 @@ def test_worker_ends_if_the_process_of_study_run_has_died_before_the_worker_was_
     assert sqlite_stage.study.trials == []
 
 
+@pytest.mark.slow
 def test_worker_in_another_namespace_of_pids_does_not_look_for_the_process_of_study_run(
     sqlite_stage,
 ):
@@ -211,6 +213,7 @@ def test_worker_under_nohup_ignores_sighup(sqlite_stage):
     assert sqlite_stage.trial().reason == "COMPLETED"
 
 
+@pytest.mark.slow
 def test_worker_prints_that_a_second_signal_kills_its_trials_and_the_signal_kills_them(
     sqlite_stage,
 ):
@@ -270,6 +273,7 @@ def test_stop_and_pause_requests_reach_a_running_trial(sqlite_stage, action):
     assert sqlite_stage.steps() == list(range(1, ended.last_step + 1))
 
 
+@pytest.mark.slow
 def test_worker_survives_an_outage_without_losing_a_result(crashable_server, crashable_stage):
     crashable_stage.create("obedient:hundred_steps", space={"step_s": 0.05})
     worker = crashable_stage.start()
@@ -317,6 +321,7 @@ def test_worker_that_gets_sigterm_in_an_outage_stores_the_results_if_the_server_
     assert crashable_stage.expect_released().checkpoint_step in (2, 3)
 
 
+@pytest.mark.slow
 def test_worker_in_an_outage_waits_after_sigterm_for_a_third_of_the_grace_and_says_what_becomes_of_trials(
     crashable_server, crashable_stage
 ):

@@ -136,6 +136,7 @@ def test_binary_output_is_stored_as_text(stage):
     assert "café" in attempt.log_tail
 
 
+@pytest.mark.slow
 def test_trial_is_not_lost_if_it_holds_the_gil_longer_than_its_lease(sqlite_stage):
     sqlite_stage.create("misbehaving:holds_the_gil", num_trials=2)
 
@@ -148,6 +149,7 @@ def test_trial_is_not_lost_if_it_holds_the_gil_longer_than_its_lease(sqlite_stag
     assert ended_s[0] - ended_s[1] > misbehaving.LONG_S / 2
 
 
+@pytest.mark.slow
 def test_failed_trial_waits_before_its_next_attempt(sqlite_stage):
     stage = sqlite_stage
     stage.create("misbehaving:fails_at_first", num_trials=2, max_failures=1)

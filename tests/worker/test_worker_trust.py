@@ -82,6 +82,7 @@ class CreatesFile:
         return Path.touch, (Path(self.path),)
 
 
+@pytest.mark.slow
 def test_checkpoint_that_no_worker_has_signed_is_never_unpickled(sqlite_stage):
     sqlite_stage.create("obedient:gated")
     first = sqlite_stage.start()

@@ -34,6 +34,7 @@ def devices(stage, n):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.row("C10")
 def test_trials_that_run_together_see_different_gpus(stage, gpu):
     given = {"CUDA_VISIBLE_DEVICES": f"{gpu}-a,{gpu}-b"}
@@ -48,6 +49,7 @@ def test_trials_that_run_together_see_different_gpus(stage, gpu):
     assert set(devices(stage, 3)) == {f"{gpu}-a", f"{gpu}-b"}
 
 
+@pytest.mark.slow
 def test_two_trials_with_half_a_gpu_each_run_together(sqlite_stage, gpu):
     given = {"CUDA_VISIBLE_DEVICES": gpu}
     sqlite_stage.create("sharing:look", num_trials=3, resources="gpus=0.5")

@@ -2,6 +2,7 @@
 
 import sys
 
+import pytest
 from harness.turns import sqlite_alone
 
 import studydb
@@ -39,6 +40,7 @@ WRONG = {
 }
 
 
+@pytest.mark.slow
 def test_wrong_report_fails_its_trial_and_loses_no_result(stage):
     cases = "".join(f"{number}) {line};;\n" for number, (line, _) in enumerate(WRONG.values()))
     (stage.folder / "train.sh").write_text(

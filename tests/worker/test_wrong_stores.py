@@ -210,6 +210,7 @@ def test_missing_store_ends_the_worker_and_no_checkpoint_is_marked_corrupt(stage
     assert (stage.trial().failures, stage.trial().losses) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["bucket", "credentials"])
 def test_no_checkpoint_is_marked_corrupt_if_this_host_cannot_use_the_store(
     stage, s3_server, monkeypatch, what
