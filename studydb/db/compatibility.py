@@ -3,8 +3,9 @@
 from studydb.db import revisions
 from studydb.db.database import Database
 from studydb.db.faults import NoTables, no_tables
+from studydb.db.schema import study
 from studydb.db.urls import check_file
-from studydb.domain.errors import SchemaTooNew, SchemaTooOld, StorageMissing
+from studydb.domain.errors import SchemaTooNew, SchemaTooOld, StorageError, StorageMissing
 
 
 def check_schema(database: Database) -> None:
@@ -13,6 +14,7 @@ def check_schema(database: Database) -> None:
 
     Raises:
         StorageMissing: There is no database, or it has no studydb tables.
+        StorageError: See `refuse_foreign_tables`.
         SchemaTooOld: `studydb db upgrade` is needed.
         SchemaTooNew: This studydb is older than the schema.
     """
@@ -37,11 +39,38 @@ def _missing_tables(database: Database) -> NoTables:
     others = sorted(found - {revisions.TABLE})  # a downgrade to "base" leaves this table
     if not others:
         return no_tables(database.url)
+    refuse_foreign_tables(database)
     return NoTables(
         f"{database.url} has no studydb tables, but other tables, such as {others[0]!r}. Give "
         "the URL of the database that has your studies; or run `studydb db upgrade`, which adds "
         "studydb's tables to this database."
     )
+
+
+def refuse_foreign_tables(database: Database) -> None:
+    """
+    Refuse a database where another program, such as Optuna, uses names of studydb's schema.
+
+    Raises:
+        StorageError: The database has such a name, but not the table of studydb's schema version.
+    """
+    sql = (
+        "SELECT relname FROM pg_class AS each JOIN pg_namespace AS schema"
+        " ON each.relnamespace = schema.oid WHERE schema.nspname = current_schema()"
+        if database.postgresql
+        else "SELECT name FROM sqlite_master"
+    )
+    with database.begin(write=False) as txn:
+        found = {name for (name,) in txn.raw(sql)[1]}
+    tables = study.metadata.tables
+    ours = {*tables, *(index.name for table in tables.values() for index in table.indexes)}
+    taken = sorted(found & ours)
+    # If the version is no longer None, another process has just made the tables.
+    if taken and current_version(database) is None:
+        raise StorageError(
+            f"{database.url} belongs to another program: it has {taken[0]!r}, a name of studydb's "
+            "schema, but not the table studydb_version. Give the URL of another database."
+        )
 
 
 def refuse_newer(database: Database, revision: str | None) -> None:

@@ -24,7 +24,12 @@ from alembic.config import Config
 from alembic.util import CommandError
 
 from studydb.db import faults, revisions, wide_view_sql
-from studydb.db.compatibility import check_schema, current_version, refuse_newer
+from studydb.db.compatibility import (
+    check_schema,
+    current_version,
+    refuse_foreign_tables,
+    refuse_newer,
+)
 from studydb.db.connecting import connect
 from studydb.db.database import Database
 from studydb.db.role_script import STABLE_VIEWS
@@ -74,32 +79,11 @@ def upgrade(storage: str) -> str:
         before = current_version(database)
         refuse_newer(database, before)
         if before is None:
-            _refuse_foreign_tables(database)
+            refuse_foreign_tables(database)
         if before != revisions.HEAD:
             with _migrating(database) as connection, _without_wide_views(connection):
                 alembic.command.upgrade(_config(connection), "head")  # reads the version again
         return before or ""
-
-
-def _refuse_foreign_tables(database: Database) -> None:
-    """Refuse a database where another program, such as Optuna, uses names of studydb's schema."""
-    sql = (
-        "SELECT relname FROM pg_class AS each JOIN pg_namespace AS schema"
-        " ON each.relnamespace = schema.oid WHERE schema.nspname = current_schema()"
-        if database.postgresql
-        else "SELECT name FROM sqlite_master"
-    )
-    with database.begin(write=False) as txn:
-        found = {name for (name,) in txn.raw(sql)[1]}
-    tables = study.metadata.tables
-    ours = {*tables, *(index.name for table in tables.values() for index in table.indexes)}
-    taken = sorted(found & ours)
-    # If the version is no longer None, another process has just made the tables.
-    if taken and current_version(database) is None:
-        raise StorageError(
-            f"{database.url} belongs to another program: it has {taken[0]!r}, a name of studydb's "
-            "schema, but not the table studydb_version. Give the URL of another database."
-        )
 
 
 def make_sqlite(storage: str) -> None:

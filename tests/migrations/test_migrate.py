@@ -41,8 +41,9 @@ def test_database_of_another_program_that_uses_a_name_of_studydb_is_refused(empt
         with database.engine.begin() as connection:
             connection.exec_driver_sql(FOREIGN_TABLE)
 
-        with pytest.raises(StorageError, match="belongs to another program: it has 'trial_params'"):
-            migrate.upgrade(empty_storage_url)
+        for use in (migrate.upgrade, connect):
+            with pytest.raises(StorageError, match="another program: it has 'trial_params'"):
+                use(empty_storage_url)
 
         with database.engine.begin() as connection:
             assert sa.inspect(connection).get_table_names() == ["trial_params"]
