@@ -1,6 +1,7 @@
 """Delete a study with all its rows; a transaction deletes at most 500 trials."""
 
 import shlex
+from collections.abc import Sequence
 
 from studydb.db import Database, Txn
 from studydb.domain.errors import NotAllowed, UnknownStudy
@@ -70,14 +71,15 @@ def begin_removal(database: Database, study: Study) -> None:
         )
 
 
-def forget_stores(database: Database, study: Study) -> None:
+def forget_stores(database: Database, study: Study, failing: Sequence[str] = ()) -> None:
     """
-    Record that no store outside the database holds files of the study any more.
+    Record that no store outside the database, except `failing`, holds files of the study any more.
 
-    If the deletion fails later, a repeated deletion need not reach these stores.
+    If the deletion fails later, a repeated deletion need not reach these stores, and names only
+    the stores `failing` again.
     """
     with database.begin() as txn:
-        studies.forget_stores(txn, study_id=study.id)
+        studies.forget_stores(txn, study_id=study.id, failing=failing)
 
 
 def delete(database: Database, study: Study) -> None:

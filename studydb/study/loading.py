@@ -105,7 +105,7 @@ def _delete(database: Database, study: Record, skipped: dict[str, str] | None) -
                 open_store(store).delete_study(study.uuid)
     database.locations.remove_files(study)
     begin_removal(database, study)
-    forget_stores(database, study)
+    forget_stores(database, study, [*skipped] if skipped else [])
     database.locations.remove_folders(study)
     delete(database, study)
 

@@ -254,6 +254,28 @@ def test_study_whose_directory_is_gone_is_deleted_if_failing_stores_are_skipped(
         studydb.load_study("digits", storage=storage_url)
 
 
+def test_deletion_that_skips_a_store_and_is_repeated_after_a_failure_names_the_store_again(
+    create_study, storage_url, tmp_path, monkeypatch
+):
+    gone, second = tmp_path / "gone", tmp_path / "second"
+    study = create_study("digits", num_trials=2, storage=storage_url, checkpoints=str(gone))
+    for store in (gone, second):
+        study.set(checkpoints=str(store))
+        with study.ask() as trial:
+            trial.report({"loss": 1.0}, checkpoint={"a": 1})
+    shutil.rmtree(gone)
+    with monkeypatch.context() as failing:
+        failing.setattr(loading, "delete", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            studydb.delete_study("digits", storage=storage_url, skip_failing_stores=True)
+
+    with pytest.raises(CheckpointError, match="delete digits --skip-failing-stores"):
+        studydb.delete_study("digits", storage=storage_url)
+    (left,) = studydb.delete_study("digits", storage=storage_url, skip_failing_stores=True)
+
+    assert f"{gone} does not exist on this host" in left
+
+
 def test_delete_removes_nothing_from_the_stores_of_studies_whose_checkpoints_were_read(
     create_study, storage_url, tmp_path, monkeypatch
 ):
