@@ -510,7 +510,7 @@ def relocate(txn: Txn, *, study_id: int, url: str) -> None:
 
 
 def forget_stores(txn: Txn, *, study_id: int, failing: Sequence[str]) -> None:
-    """Make the database a study's store, with the former stores `failing`; or raise UnknownStudy."""
+    """Make the database a study's store, with former stores `failing`; or raise UnknownStudy."""
     settings = {**locked_settings(txn, study_id=study_id), _FORMER: list(failing)}
     txn.run(_RELOCATE, study=study_id, to_store="inline:", to_settings=settings)
 
