@@ -39,7 +39,7 @@ class FakeClock:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what this run leaves out (README.md); if PgBouncer is missing, also its tests."""
-    left_out = nightly.left_out(items, config.args)
+    left_out = nightly.left_out(items, config)
     if pooler.program() is None:
         left_out |= {item for item in items if item.get_closest_marker("pgbouncer")}
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])

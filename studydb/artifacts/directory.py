@@ -170,7 +170,8 @@ class DirectoryStore:
             what = "is not a directory" if self.root.exists() else "does not exist"
         return (
             f"The checkpoint directory {self.root} {what} on this host. Mount it, or use a host "
-            "that has it. If the checkpoints were deleted on purpose, type: "
+            "that has it. If it was moved, name its new place: `studydb set NAME "
+            "checkpoints=DIRECTORY`. If the checkpoints were deleted on purpose, type: "
             f"`mkdir -p {shlex.quote(str(folder))}`."
         )
 
@@ -204,7 +205,7 @@ class DirectoryStore:
         self.check_study(place.study_uuid)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            _make_directory(path.parent)
+            _make_directory(path.parent, within=self._folder(place.study_uuid))
             yield temporary, path.as_uri()
             temporary.rename(path)
             tree.sync_directory(path.parent)
@@ -243,22 +244,26 @@ def _is_deleted(path: Path) -> bool:
     return not os.path.lexists(path)
 
 
-def _make_directory(path: Path) -> None:
+def _make_directory(path: Path, *, within: Path | None = None) -> None:
     """
     Make a directory and its missing parents; fsync them, so that they survive a host's crash.
 
     Another process may remove an empty parent at the same time; the parent is then made again.
+
+    Args:
+        within: A parent that is not made, nor the parents above it: a person may have just moved
+            it. If it is missing, OSError is raised.
     """
     for _ in range(_MOST_TRIES):
         with suppress(FileNotFoundError):
-            _make_missing(path)
+            _make_missing(path, within)
             return
-    _make_missing(path)
+    _make_missing(path, within)
 
 
-def _make_missing(path: Path) -> None:
+def _make_missing(path: Path, within: Path | None) -> None:
     missing = [path]
-    while not missing[-1].parent.exists():
+    while missing[-1].parent != within and not missing[-1].parent.exists():
         missing.append(missing[-1].parent)
     for directory in reversed(missing):
         if not directory.exists():

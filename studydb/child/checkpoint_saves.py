@@ -37,11 +37,9 @@ class CheckpointSaves:
     most one copy is on disk or in memory. The thread sends messages to the worker, but only the
     trial's own thread receives messages.
 
-    Large checkpoints are sent by a process, which starts when the first of them is sent.
-
     Args:
-        destination: The attempt and its store. If the worker's answer to the start of an upload
-            names another store, this and the later checkpoints are saved there.
+        destination: The attempt and its store. If the worker answers the start of an upload with
+            another store, this and the later checkpoints are saved there (`Answered.store`).
         inline_limit_bytes: The largest checkpoint in the database.
         scratch: A directory of this attempt for the copies of directories and of large dicts.
     """
@@ -164,10 +162,11 @@ class CheckpointSaves:
         return None
 
     def _save_in(self, store: str) -> None:
+        destination = msgspec.structs.replace(self._destination, store=store)
+        self._saver = destination.saver(inline_limit_bytes=self._inline_limit_bytes)
+        self._destination = destination
         self._sender.end()
-        self._destination = msgspec.structs.replace(self._destination, store=store)
-        self._saver = self._destination.saver(inline_limit_bytes=self._inline_limit_bytes)
-        self._sender = Sender(self._destination)
+        self._sender = Sender(destination)
 
     def _take_copy(
         self, prepared: bytes | Path, *, is_given: bool, uses_sender: bool

@@ -89,7 +89,7 @@ class FlushAsked(Struct, frozen=True, tag="flush"):
 
 
 class UploadAsked(Struct, frozen=True, tag="upload"):
-    """The child waits until the row of an upload is stored; then it writes the bytes."""
+    """The child waits until the row of an upload is stored, or until it must use another store."""
 
     id: Count
     upload: Upload
@@ -116,14 +116,15 @@ class Answered(Struct, frozen=True, tag="answer"):
     """
     The worker has handled the message with this id.
 
-    If `lost` is False, the worker has stored what the message asks to store, with three exceptions:
+    If `lost` is False, the worker has stored what the message asks to store, with four exceptions:
     a result that a verdict refuses, a checkpoint that the study's quota refuses, and the row of an
-    upload if the study's folder in the store cannot be made.
+    upload if the study's folder in the store cannot be made, or if `store` is not None.
 
     Attributes:
-        store: The URL of the store to save in from now on, if the study's store was changed and
-            the previous store lacks the study's folder. Then the row of the upload is not stored,
-            and the child asks again for an upload to this store. None if the store is the same.
+        store: The URL of the store in which the child must save from now on; the child asks again
+            for an upload to this store. None if the store stays the same. It changes only if the
+            previous store is a directory without the study's folder, and the study has another
+            store now.
     """
 
     id: int

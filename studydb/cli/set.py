@@ -73,7 +73,8 @@ def set(  # noqa: A001  the command
 
     checkpoints=URL says where checkpoints are saved by attempts that start later: in a directory
     that all workers see, in a remote store, or, with checkpoints=inline:, in the database. Older
-    checkpoints stay in their store, and trials are restored from that store.
+    checkpoints stay in their store, and trials are restored from that store. A running attempt goes
+    on in its store, unless this is a directory that was moved.
 
     trainable=M:F or a command says what is run by attempts that start later: the function or class
     F of the module M, or the command, signed with your key. Running attempts go on with the former

@@ -69,8 +69,12 @@ class Checkpoints:
         Raises:
             StorageTransient: The database did not answer in time.
         """
-        self._study = self._retry(lambda: refreshed(self._database, self._study))
-        return self._study
+        self._study = study = self._read_again()
+        return study
+
+    def _read_again(self) -> Study:
+        study: Study = self._retry(lambda: refreshed(self._database, self._study))
+        return study
 
     def stores(self) -> Stores:
         """
@@ -83,9 +87,10 @@ class Checkpoints:
 
     def stores_for_save(self, stores: Stores) -> Stores:
         """
-        Read the stores again if the current store lacks the study's folder.
+        Read the stores again if the current store lacks the study's folder, or cannot be read.
 
         A person may have moved the directory since `stores` were read, and named its new place.
+        Unlike `stores`, this changes nothing that other attempts of this process use.
 
         Raises:
             StorageTransient: The database did not answer in time.
@@ -95,7 +100,7 @@ class Checkpoints:
             current = stores.current
             if current == INLINE or open_store(current).has_study(self._study.uuid):
                 return stores
-        return self.stores()
+        return self._database.locations.checkpoint_stores(self._read_again())
 
     def newest(
         self, held: HeldAttempt, checkpoint: Checkpoint | None, stores: Stores
@@ -214,8 +219,7 @@ class Checkpoints:
         """
         with suppress(StorageTransient, UnknownStudy):
             if any(old.url != INLINE for old in replaced):
-                study = self._retry(lambda: refreshed(self._database, self._study))
-                stores = self._database.locations.checkpoint_stores(study)
+                stores = self._database.locations.checkpoint_stores(self._read_again())
             delete_removed(
                 self._database, self._study, replaced, trial_uuid=held.claim.uuid, stores=stores
             )

@@ -85,6 +85,13 @@ class OwnCheckpoints:
         Record and return the upload that begins; None if the store is in the database.
 
         If the directory of checkpoints was moved, the upload goes to the study's current store.
+
+        Raises:
+            CheckpointError: The study's folder in the store cannot or must not be made.
+            LeaseLost: The attempt no longer holds the trial.
+            StorageTransient: The database did not answer in time.
+            UnknownStudy: The study was deleted.
+            UsageError: The key file cannot be used.
         """
         self._stores = self._opened().stores_for_save(self._stores)
         upload = self._saver().begin(step=step)

@@ -4,7 +4,7 @@ The folder of a study in a directory that stores checkpoints, and which host may
 A host that has not mounted a shared directory sees a missing or empty directory in its place. If
 that host wrote checkpoints there, no other host would find them. The newest kept checkpoint that an
 attempt has saved in a directory decides: a host makes a folder only if it sees this checkpoint, or
-if there is none.
+if there is none. No host makes a folder in a former store.
 """
 
 from studydb.artifacts import Stores, open_store, store_part
@@ -20,7 +20,7 @@ def make_study_folder(database: Database, study: Study, store_url: str) -> None:
     Make the study's folder in a store before an object is written there; keep a folder that exists.
 
     The study's stores are read again, because a person may have changed them. No folder is made in
-    a former store: the directory was moved, or this host has not mounted it.
+    a former store: the directory may have been moved, or this host may not have mounted it.
 
     Raises:
         CheckpointError: The folder cannot be made; or this host does not see the directory in which
@@ -65,6 +65,22 @@ def unmounted_stores(database: Database, study: Study) -> dict[str, CheckpointEr
         url: error
         for url, error in missing.items()
         if (saved := newest_there[url]) is not None and not _is_seen(saved, study, stores)
+    }
+
+
+def moved_directories(database: Database, study: Study, stores: Stores) -> set[str]:
+    """
+    Find the directories that have been moved.
+
+    They lack the study's folder, and the newest checkpoint that an attempt has saved there is in
+    another store that this host sees.
+    """
+    return {
+        url
+        for url in stores.own()
+        if _absence(url, study) is not None
+        and (saved := newest_in_directory(database, study, url)) is not None
+        and _is_seen(saved, study, stores)
     }
 
 

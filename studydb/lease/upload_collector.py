@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -11,6 +11,7 @@ from studydb.db import Database
 from studydb.domain.checkpoint import AbandonedUpload
 from studydb.domain.errors import CheckpointError
 from studydb.domain.records import Study
+from studydb.lease.study_folders import moved_directories
 from studydb.operations.refresh import refreshed
 from studydb.operations.uploads import abandoned_uploads, delete_upload
 
@@ -100,16 +101,19 @@ def delete_uploads(database: Database, study: Study, uploads: Sequence[Abandoned
         StorageTransient: The database did not answer; the next call deletes the remaining uploads.
     """
     stores = database.locations.checkpoint_stores(refreshed(database, study))
+    moved = moved_directories(database, study, stores) if uploads else set()
     n_left = 0
     for one in uploads:
-        if delete_bytes(study, one, stores):
+        if delete_bytes(study, one, stores, moved):
             delete_upload(database, upload_id=one.id)
         else:
             n_left += 1
     return n_left
 
 
-def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
+def delete_bytes(
+    study: Study, upload: AbandonedUpload, stores: Stores, moved: Collection[str] = ()
+) -> bool:
     """
     Delete the bytes of an upload; return whether the upload's row may be deleted, too.
 
@@ -117,6 +121,9 @@ def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
     was changed and does not name the upload's own object. The bytes are deleted in the store that
     the URL names and in each other directory that has the study's folder, because a directory with
     unfinished files may have been moved. If there is no such store, nothing is deleted.
+
+    Args:
+        moved: Directories that were moved (`moved_directories`), so that they hold no bytes.
     """
     if upload.is_stored or not _belongs_to_attempt(upload, study):
         return True
@@ -125,7 +132,7 @@ def delete_bytes(study: Study, upload: AbandonedUpload, stores: Stores) -> bool:
         found = [
             store
             for store in map(open_store, stores.own())
-            if store.url.rstrip("/") == named
+            if (store.url.rstrip("/") == named and store.url not in moved)
             or (not store.is_remote and store.has_study(study.uuid))
         ]
         for store in found:

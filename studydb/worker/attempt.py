@@ -458,12 +458,14 @@ class Attempt:
         if self._stores.current != former:
             return self._stores.current
         self._upload = upload
-        with suppress(LeaseLost):
-            try:
-                self._held.begin_upload(upload.uuid, upload.url)
-            except CheckpointError as error:  # the child's save fails, too
-                self._equipment.record_checkpoint_error(self._held, str(error))
+        self._safely(lambda: self._record_upload(upload))
         return None
+
+    def _record_upload(self, upload: Upload) -> None:
+        try:
+            self._held.begin_upload(upload.uuid, upload.url)
+        except CheckpointError as error:  # the child's save fails, too
+            self._equipment.record_checkpoint_error(self._held, str(error))
 
     def _checked(self, result: Result) -> Result:
         metric, buffer = self._equipment.study.objective.metric, self._held.buffer

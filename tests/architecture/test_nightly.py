@@ -16,7 +16,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "sampled(n)")
 
 def pytest_collection_modifyitems(config, items):
-    left_out = nightly.left_out(items, config.args)
+    left_out = nightly.left_out(items, config)
     items[:] = [item for item in items if item not in left_out]
 """
 
@@ -50,6 +50,7 @@ EVERYTHING = {**SUITE, "test_long": 1, "test_exhaustive": 9}
         *((name, [], EVERYTHING) for name in EVERY_CASE),
         (None, ["test_any.py"], SUITE),
         (None, ["test_any.py", "."], QUICK),
+        (None, ["-m", "slow"], {"test_of_some_seconds": 1}),
         (None, ["test_any.py::test_long"], {"test_long": 1}),
         (None, ["test_any.py::test_exhaustive"], {"test_exhaustive": 9}),
     ],

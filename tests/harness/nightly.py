@@ -2,7 +2,7 @@
 Chooses the tests that a run leaves out. The suite is then short enough to run after each change.
 
 Three markers leave tests out, and so does the module `turns`. `slow` leaves out a test of some
-seconds until `scripts/check` runs, or until the run names the test's file. `nightly` leaves out a
+seconds, unless `scripts/check` runs, or the run names only files, or asks for the marker. `nightly` leaves out a
 test that takes long; a test of the default suite tests the same promise in less time, or in fewer
 situations. `sampled(n)` leaves out most cases of an exhaustive test: of the cases that `turns`
 keeps for a database, one in `n` runs, and at least one.
@@ -32,17 +32,17 @@ def every_case_runs() -> bool:
     return "1" in map(os.environ.get, EVERY_CASE)
 
 
-def left_out(items: Sequence[pytest.Item], arguments: Sequence[str]) -> set[pytest.Item]:
+def left_out(items: Sequence[pytest.Item], config: pytest.Config) -> set[pytest.Item]:
     """
     Find the tests that this run leaves out.
 
-    No test is left out if one of the variables `EVERY_CASE` is 1, or if `arguments`, which are the
-    paths that pytest was given, name single tests (`file.py::test_name`).
+    No test is left out if one of the variables `EVERY_CASE` is 1, or if an argument of pytest names
+    a single test (`file.py::test_name`).
     """
-    if every_case_runs() or any("::" in argument for argument in arguments):
+    if every_case_runs() or any("::" in argument for argument in config.args):
         return set()
-    files_are_named = all(argument.endswith(".py") for argument in arguments)
-    slow_tests_run = os.environ.get(SLOW) == "1" or files_are_named
+    are_named = all(argument.endswith(".py") for argument in config.args)
+    slow_tests_run = os.environ.get(SLOW) == "1" or are_named or "slow" in config.option.markexpr
     markers = ("nightly",) if slow_tests_run else ("nightly", "slow")
     marked = {item for item in items if any(map(item.get_closest_marker, markers))}
     marked |= turns.left_out_by_turns(items)

@@ -59,6 +59,16 @@ class Upload:
         path.with_name(f".{path.name}.0a1b2c3d").write_bytes(b"half")
 
 
+def save_in(store, run, study):
+    """Report, and save a checkpoint in a store."""
+    run.report(0.5)
+    saved = Upload(run, study, store).begin()
+    store.put_bytes(saved.place, b"saved")
+    row = structs.replace(new_checkpoint(run.lease, step=1), uuid=saved.uuid, url=saved.url)
+    save(run.worker.database, lease=run.lease, checkpoint=row)
+    return saved
+
+
 def test_upload_is_recorded_once_and_its_row_is_deleted_when_its_checkpoint_is_saved(
     database, study, worker, store
 ):
@@ -135,6 +145,23 @@ def test_unfinished_file_in_a_directory_that_was_moved_is_deleted(database, stud
     assert [found for found in moved.rglob("*") if found.is_file()] == []
 
 
+def test_upload_is_collected_after_its_directory_was_moved_and_the_new_place_was_named(
+    database, study, worker, store
+):
+    """The host sees the newest checkpoint of the old directory in the new one."""
+    run = worker.ask()
+    Upload(run, study, store, step=2).begin().write_a_part(store)
+    kept = save_in(store, run, study)
+    run.finish(0.5)
+    moved = store.root.rename(store.root.with_name("moved"))
+    relocate(database, study, moved.as_uri(), new_request())
+
+    assert collect_uploads(database, study) == 0
+
+    assert rows(database) == []
+    assert [found.name for found in moved.rglob("*") if found.is_file()] == [kept.place.parts[-1]]
+
+
 def test_upload_to_a_directory_is_collected_without_a_request_to_the_studys_bucket(
     database, study, worker, store, monkeypatch
 ):
@@ -151,10 +178,13 @@ def test_upload_to_a_directory_is_collected_without_a_request_to_the_studys_buck
     assert not store.exists(left.url)
 
 
+@pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_row_of_an_upload_stays_on_a_host_that_has_not_mounted_the_store(
-    database, study, worker, store
+    database, study, worker, store, has_checkpoint
 ):
     run = worker.ask()
+    if has_checkpoint:
+        save_in(store, run, study)
     left = Upload(run, study, store).begin()
     store.put_bytes(left.place, b"left")
     run.finish(0.5)

@@ -9,6 +9,7 @@ import pytest
 from studydb.artifacts import DirectoryStore, Place
 from studydb.artifacts import tree as trees
 from studydb.artifacts.restore_cache import RestoreCache
+from studydb.domain.errors import CheckpointError
 
 
 def stored_in(folder, source):
@@ -26,6 +27,25 @@ def source(tmp_path):
     (directory / "weights.bin").write_bytes(b"weights")
     (directory / "layers" / "0.bin").write_bytes(b"zero")
     return directory
+
+
+def test_save_in_a_directory_that_is_moved_meanwhile_makes_no_folder_in_the_old_place(
+    source, tmp_path, monkeypatch
+):
+    """Otherwise the running attempt would go on in the old place."""
+    store, _ = stored_in(tmp_path / "store", source)
+    study = next(store.root.iterdir()).name
+    check = DirectoryStore.check_study
+
+    def check_and_move(self, study_uuid):
+        check(self, study_uuid)
+        self.root.rename(tmp_path / "moved")
+
+    monkeypatch.setattr(DirectoryStore, "check_study", check_and_move)
+    with pytest.raises(CheckpointError, match="could not be written"):
+        store.put_bytes(Place(study, str(uuid4()), 1, 3, str(uuid4())), b"bytes")
+
+    assert not store.root.exists()
 
 
 @pytest.mark.parametrize("is_cached", [False, True])

@@ -3,7 +3,9 @@
 import threading
 from types import SimpleNamespace
 
+from studydb.artifacts.checkpoint_records import Upload
 from studydb.child.checkpoint_saves import CheckpointSaves
+from studydb.child.messages import Answered
 
 
 def test_checkpoint_is_sent_while_the_trial_waits_if_no_thread_can_be_started(
@@ -13,13 +15,14 @@ def test_checkpoint_is_sent_while_the_trial_waits_if_no_thread_can_be_started(
     saver = SimpleNamespace(
         is_remote=True,
         connect=lambda: None,
-        begin=lambda **_: "an upload",
+        begin=lambda **_: Upload("a UUID", "a URL"),
         save=lambda copy, **_: "the record of " + copy.decode(),
     )
     supervisor = SimpleNamespace(
-        lost=False, next_id=lambda: 1, ask=lambda _: None, send=sent.append
+        lost=False, next_id=lambda: 1, ask=lambda _: Answered(1), send=sent.append
     )
-    saves = CheckpointSaves(saver, SimpleNamespace(end=lambda: None), supervisor, tmp_path)
+    destination = SimpleNamespace(saver=lambda **_: saver)
+    saves = CheckpointSaves(destination, supervisor, tmp_path, inline_limit_bytes=0)
 
     def refuse(_):
         raise RuntimeError("can't start new thread")
