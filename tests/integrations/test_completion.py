@@ -60,6 +60,7 @@ def test_completion_lines_are_valid_syntax_of_their_shell(bare_console, here, sh
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_and_options(program, tmp_path):
     assert complete(program, tmp_path, "studydb", "com") == ["completion"]
     assert set(complete(program, tmp_path, "studydb", "")) >= set(COMMANDS)

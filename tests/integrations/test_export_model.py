@@ -71,6 +71,7 @@ def create(here, sqlite_url, monkeypatch, create_study, capsys):
     sys.modules.pop("exported", None)
 
 
+@pytest.mark.slow
 @pytest.mark.row("B13")
 @pytest.mark.parametrize("trainable", SOURCES)
 def test_trainable_writes_its_model_from_a_checkpoint(bare_console, here, create, trainable):

@@ -199,6 +199,7 @@ def test_script_without_a_main_guard_runs_once_and_workers_run_its_function(firs
     assert trial_rows(database) == DONE * 3
 
 
+@pytest.mark.slow
 @pytest.mark.row("D7")
 @pytest.mark.parametrize(
     ("function", "value"),

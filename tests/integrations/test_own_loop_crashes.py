@@ -168,6 +168,7 @@ def expired(create_study, storage_url):
     return study
 
 
+@pytest.mark.slow
 def test_ask_waits_for_the_recovery_of_a_trial_whose_lease_has_expired(expired):
     change(expired.database, "UPDATE trial SET lease_s = 2")  # the renewal period is then short
     trial = expired.ask(timeout=60)

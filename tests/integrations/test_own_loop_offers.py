@@ -54,6 +54,7 @@ def test_trial_holds_what_it_asks_for_until_it_ends(study):
     assert study.ask(timeout=30).number == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["fail", "drop"])
 def test_resources_of_a_trial_are_free_after_it_failed_or_was_given_back(study, end):
     put(study, "gpus=1", "gpus=1")

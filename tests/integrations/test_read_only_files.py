@@ -178,6 +178,7 @@ def test_reading_is_refused_while_a_wal_file_holds_changes_that_cannot_be_read(a
     assert studydb(mine, ("status", "changed")) == []
 
 
+@pytest.mark.slow
 def test_open_handle_sees_later_changes_of_another_process(archive):
     make_read_only(archive)
     script = (

@@ -58,6 +58,7 @@ def module(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.row("E12")
 @pytest.mark.parametrize("kills", [0.0, 0.05])
 def test_custom_scheduler_that_judges_like_asha_gives_the_same_trials_as_asha(kills):

@@ -58,6 +58,7 @@ def test_simulations_with_the_same_model_searcher_are_equal_and_use_each_curve_o
     assert len({trial.curve for trial in first.trials}) == len(first.trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FIFO", "stopping", "promotion"])
 def test_one_simulated_worker_does_what_an_own_loop_does(storage_url, name):
     curves, n_trials, seed = recorded_curves(), 15, 2

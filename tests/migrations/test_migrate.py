@@ -78,6 +78,7 @@ def tables(storage):
         return set(found.get_table_names()), set(found.get_view_names())
 
 
+@pytest.mark.slow
 def test_database_with_rows_can_be_upgraded_downgraded_and_upgraded_again(empty_storage_url):
     before = migrate.upgrade(empty_storage_url)
     up = tables(empty_storage_url)
@@ -98,6 +99,7 @@ def test_database_with_rows_can_be_upgraded_downgraded_and_upgraded_again(empty_
         assert len(list_trials(database, fill(database))) == 3
 
 
+@pytest.mark.slow
 def test_study_continues_with_its_next_draw_after_an_upgrade_from_the_first_revision(
     storage_url, database
 ):

@@ -58,6 +58,7 @@ def queue_of(study):
     return f"SELECT pg_advisory_lock({proposals._QUEUE}, {study.id})"
 
 
+@pytest.mark.slow
 def test_asks_skip_the_queue_of_asks_after_one_ask_has_timed_out_in_it(database, stranger):
     study = new_study(database, num_trials=20)
     worker = SimulatedWorker(database, study)
@@ -124,6 +125,7 @@ def test_duplicate_claim_gets_the_trial_of_the_earlier_ask(database, postgres_ur
     assert rows(database, "SELECT count(*) FROM trial") == [(2,)]
 
 
+@pytest.mark.slow
 def test_concurrent_duplicate_asks_make_one_trial(database, postgres_url, stranger):
     study = new_study(database, num_trials=9)
     claimant = SimulatedWorker(database, study).claimant()

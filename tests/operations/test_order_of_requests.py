@@ -98,6 +98,7 @@ def make(database, study, whose, what):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("first", REQUESTS, ids=" ".join)
 def test_last_of_two_requests_wins_before_and_after_the_attempt_receives_them(

@@ -146,6 +146,7 @@ ACROSS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ACROSS, ids=" + ".join)
 def test_checkpoint_from_which_another_study_began_a_trial_is_not_removed(stage, plan):
     database, interleaver = stage
@@ -211,6 +212,7 @@ def test_study_is_not_deleted_while_a_trial_that_began_from_its_checkpoint_is_ru
         assert len(refusals) == 1, result
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["begin from ended", "retry ended", "pin ended", "save"])
 def test_request_finds_an_older_checkpoint_while_an_attempt_finds_the_newest_corrupt(stage, name):
@@ -259,6 +261,7 @@ def test_first_quota_of_a_study_counts_the_checkpoints_that_are_kept(stage, name
         assert_counted(database, study, result)
 
 
+@pytest.mark.slow
 def test_sum_of_sizes_is_exact_if_a_checkpoint_is_found_corrupt_while_a_trial_begins_from_it(stage):
     """The new trial begins from a trial that saved nothing and itself began from `newest`."""
     database, interleaver = stage

@@ -245,39 +245,43 @@ def any_quota(seed):
     return {"scheduler": scheduler, "rules": (), "keep": KEEPS[seed[0] % len(KEEPS)]}
 
 
+KINDS = {
+    "FIFO": (fifo, MUST_HAPPEN | {"report: STOP by person", "finish: PENDING", *ENDS, *STARTS}),
+    "ASHA by promotion": (
+        any_promotion,
+        MUST_HAPPEN | {"report: PAUSE by scheduler", "promote: something"},
+    ),
+    "ASHA": (any_asha, MUST_HAPPEN | {"report: STOP by scheduler", *ENDS}),
+    "means and ranks": (
+        any_means,
+        MUST_HAPPEN | {"report: STOP by scheduler", "report: PAUSE by scheduler"},
+    ),
+    "custom": (
+        any_custom,
+        MUST_HAPPEN | {"report: STOP by scheduler", "report: PAUSE by scheduler", "meanwhile"},
+    ),
+    "HyperBand": (any_hyperband, MUST_HAPPEN | {"promote: something", "rung closed"}),
+    "end game": (any_choice_at_the_end, MUST_HAPPEN | {"promote: something", "rung closed"}),
+    "limits": (
+        any_limits,
+        MUST_HAPPEN | {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"},
+    ),
+    "quota": (any_quota, ROOM),
+    "resources": (any_resources, {"promote: something", *SIZED}),
+}
+"""The kinds of studies, and what must happen in the walks of a kind."""
+
+QUICK = ("FIFO", "ASHA by promotion")
+"""The kinds whose walks are not slow tests, one on each database."""
+
+
 @pytest.mark.row("A3", "E1", "E2")
 @pytest.mark.timeout(7200 if NIGHTLY else 900)
 @pytest.mark.parametrize(
     ("spec", "must"),
     [
-        (fifo, MUST_HAPPEN | {"report: STOP by person", "finish: PENDING", *ENDS, *STARTS}),
-        (any_promotion, MUST_HAPPEN | {"report: PAUSE by scheduler", "promote: something"}),
-        (any_asha, MUST_HAPPEN | {"report: STOP by scheduler", *ENDS}),
-        (any_means, MUST_HAPPEN | {"report: STOP by scheduler", "report: PAUSE by scheduler"}),
-        (
-            any_custom,
-            MUST_HAPPEN | {"report: STOP by scheduler", "report: PAUSE by scheduler", "meanwhile"},
-        ),
-        (any_hyperband, MUST_HAPPEN | {"promote: something", "rung closed"}),
-        (any_choice_at_the_end, MUST_HAPPEN | {"promote: something", "rung closed"}),
-        (
-            any_limits,
-            MUST_HAPPEN | {"report: STOP by limit", "study: NotAllowed", "set_limits: nothing"},
-        ),
-        (any_quota, ROOM),
-        (any_resources, {"promote: something", *SIZED}),
-    ],
-    ids=[
-        "FIFO",
-        "ASHA by promotion",
-        "ASHA",
-        "means and ranks",
-        "custom",
-        "HyperBand",
-        "end game",
-        "limits",
-        "quota",
-        "resources",
+        pytest.param(*kind, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, kind in KINDS.items()
     ],
 )
 def test_study_equals_its_model_after_any_random_walk(database, spec, must):

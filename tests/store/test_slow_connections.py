@@ -20,6 +20,7 @@ def database(postgres_url, opened):
         yield opened(url, longest_silence=lambda: 5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(30)
 def test_large_checkpoint_is_saved_in_the_database(database):
     run = SimulatedWorker(database, new_study(database)).take()

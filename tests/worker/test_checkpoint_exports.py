@@ -88,6 +88,7 @@ def test_path_of_a_checkpoint_is_a_private_copy_that_is_deleted_at_exit(saved, t
     assert not (stored / "mine.txt").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", ["saving:as_directory"], indirect=True)
 def test_copy_of_a_checkpoint_that_a_killed_process_has_left_is_removed(
     saved, tmp_path, monkeypatch

@@ -12,6 +12,7 @@ def calls(stage):
     return (stage.folder / "calls").read_text().splitlines()
 
 
+@pytest.mark.slow
 @pytest.mark.row("D6")
 @pytest.mark.parametrize(
     ("name", "saves"),

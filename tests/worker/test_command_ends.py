@@ -89,6 +89,7 @@ def test_sigterm_reaches_all_processes_of_the_command(stage, script, create):
     assert (stage.folder / "term").exists()
 
 
+@pytest.mark.slow
 def test_no_process_is_left_when_the_worker_is_killed(stage, script, create):
     create(
         script(
@@ -120,6 +121,7 @@ def test_next_worker_removes_the_temporary_files_of_a_killed_worker(stage, scrip
     eventually(lambda: not save.parent.exists())
 
 
+@pytest.mark.slow
 def test_command_dies_with_the_process_of_its_trial_if_worker_and_fork_server_are_killed(
     stage, script, create
 ):
@@ -218,6 +220,7 @@ def test_background_process_that_keeps_the_output_open_does_not_delay_the_end_of
     assert time.monotonic() - began_s < 30
 
 
+@pytest.mark.slow
 def test_stopped_command_has_its_grace_even_if_the_stop_file_cannot_be_made(stage, script, create):
     create(
         script(

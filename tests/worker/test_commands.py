@@ -90,6 +90,7 @@ def test_environment_describes_the_trial_and_holds_no_credentials(
     }.isdisjoint(found)
 
 
+@pytest.mark.slow
 def test_exit_code_of_studydb_report_tells_the_command_what_to_do(stage, script, create):
     create(
         script(
@@ -186,6 +187,7 @@ def test_logs_show_the_output_of_a_failed_command_once(stage, script, create):
     assert sorted(stage.command("logs", "staged", "0").split()) == ["to-stderr", "to-stdout"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [130, 143, 75])
 def test_exit_code_130_143_or_75_gives_the_trial_back_without_a_failure_or_a_loss(
     stage, script, create, code
@@ -199,6 +201,7 @@ def test_exit_code_130_143_or_75_gives_the_trial_back_without_a_failure_or_a_los
     assert [row.reason for row in stage.attempts()] == ["PREEMPTED", "COMPLETED"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["command", "function", "class"])
 def test_preempt_signal_to_all_processes_releases_the_trial(stage, script, create, kind):
     match kind:
@@ -314,6 +317,7 @@ def test_reports_of_clients_that_do_not_wait_for_the_answer_are_stored(stage, cr
     assert stage.steps() == list(range(1, 13))
 
 
+@pytest.mark.slow
 def test_client_that_never_reads_does_not_block_the_trial(stage, create, here):
     create(
         *write_client(

@@ -73,6 +73,7 @@ def test_answer_of_an_unexpected_type_is_refused(decider):
         ask(made, 0.5, answer=str)
 
 
+@pytest.mark.slow
 def test_question_that_is_not_answered_within_a_second_is_asked_once_more_and_then_fails(decider):
     made = decider(("Broken", {"how": "hangs", "step": 1}))
     made.reads()

@@ -32,6 +32,7 @@ def test_study_pauses_itself_if_all_its_trials_fail_and_the_worker_prints_the_ca
     assert stage.study.progress.pause_reason is not None
 
 
+@pytest.mark.slow
 def test_waiting_worker_prints_the_cause_within_a_second_of_the_pause(stage):
     stage.create("misbehaving:raises", num_trials=200)
     worker = stage.start(slots=SLOTS, wait=True)
@@ -95,6 +96,7 @@ def test_study_with_guard_false_runs_all_trials_and_fails_if_none_completes(stag
         study.run()
 
 
+@pytest.mark.slow
 def test_worker_ends_with_an_error_if_its_first_trials_fail_but_other_workers_succeed(
     stage, monkeypatch
 ):

@@ -81,6 +81,7 @@ def patient(stage):
     return worker
 
 
+@pytest.mark.slow
 @pytest.mark.row("A12")
 @pytest.mark.parametrize("numbers", [(), (0,)], ids=["study", "trial"])
 def test_stop_now_kills_a_trial_without_waiting_for_the_grace(stage, patient, numbers):

@@ -52,6 +52,7 @@ def check_end(stage, study):
     return last
 
 
+@pytest.mark.slow
 def test_promoted_trials_continue_from_their_checkpoints_and_train_no_step_twice(stage, study):
     workers = [stage.start(slots=2) for _ in range(2)]
 

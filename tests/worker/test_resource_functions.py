@@ -46,6 +46,7 @@ def correct(stage):
     stage.study.resume()
 
 
+@pytest.mark.slow
 @pytest.mark.row("B4")
 def test_each_trial_asks_for_what_the_function_says_of_its_config(stage):
     create(stage)
@@ -135,6 +136,7 @@ def test_study_pauses_if_its_function_asks_for_a_65th_set_of_resources(sqlite_st
     assert 60 < len(classes) <= 64
 
 
+@pytest.mark.slow
 def test_trials_proposed_by_a_model_get_the_resources_of_their_configs(sqlite_stage):
     create(sqlite_stage, searcher=studydb.OptunaSearch("TPESampler", seed=1), num_trials=4)
 

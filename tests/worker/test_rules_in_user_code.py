@@ -505,6 +505,7 @@ def test_own_loop_asks_rules_in_a_child(storage_url, tmp_path):
     assert not Path(f"/proc/{pids.pop()}").exists()
 
 
+@pytest.mark.slow
 def test_own_loop_ends_its_trial_after_a_rule_fails_and_the_next_ask_waits_for_the_resumption(
     sqlite_url, tmp_path
 ):

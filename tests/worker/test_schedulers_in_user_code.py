@@ -91,6 +91,7 @@ def test_status_and_wait_see_that_a_study_is_finished_and_run_no_scheduler_code(
     assert len(sqlite_stage.events("scheduler idle")) == 2
 
 
+@pytest.mark.slow
 def test_own_loop_asks_the_scheduler(stage):
     study = create(stage, cup(stage))
     own = studydb.load_study("staged", storage=stage.storage)
@@ -129,6 +130,7 @@ BROKEN_WORK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("how", "cause"), BROKEN_JUDGE.items())
 def test_judge_that_fails_pauses_the_study_and_costs_no_trial_and_no_worker(

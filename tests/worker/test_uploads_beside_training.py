@@ -98,6 +98,7 @@ def test_directory_may_be_changed_in_place_after_the_report(remote, s3_server, t
     assert not list((attempt.directory / "scratch").iterdir())
 
 
+@pytest.mark.slow
 def test_flush_waits_for_the_checkpoint(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
@@ -160,6 +161,7 @@ def test_pause_during_an_upload_saves_each_checkpoint_once(remote, s3_server):
     assert messages[-1] == Ended(End.STOPPED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "job",
     [
@@ -185,6 +187,7 @@ def test_checkpoint_of_the_last_result_is_stored_before_the_result(remote, s3_se
     assert ended == Ended(End.COMPLETED)
 
 
+@pytest.mark.slow
 def test_lost_attempt_does_not_wait_for_its_upload(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
@@ -287,6 +290,7 @@ def test_error_of_the_trial_is_reported_after_its_checkpoint_is_stored(remote, s
     expect_failure(messages, "ValueError", "too late")
 
 
+@pytest.mark.slow
 def test_process_forked_by_user_code_does_not_wait_for_the_upload(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
@@ -306,6 +310,7 @@ def test_process_forked_by_user_code_does_not_wait_for_the_upload(remote, s3_ser
     assert attempt.finish()[0].saved.step == 1
 
 
+@pytest.mark.slow
 def test_s3_library_is_imported_before_user_code_can_fork(remote, s3_server):
     def train(config, trial):
         trial.report({"loss": 1}, checkpoint={"step": 1})
@@ -325,6 +330,7 @@ def test_s3_library_is_imported_before_user_code_can_fork(remote, s3_server):
     assert results[1].result.value == 0
 
 
+@pytest.mark.slow
 def test_checkpoint_saved_before_a_yield_belongs_to_the_previous_step(remote, s3_server):
     def train(config, trial):
         for step in (1, 2):

@@ -410,6 +410,7 @@ def test_module_imported_by_the_trainable_is_imported_again_after_a_change(
     assert "below.py has changed" in warm.printed[0]
 
 
+@pytest.mark.slow
 def test_template_whose_memory_has_grown_is_replaced(start, warm, module):
     trainable = module(
         """
@@ -456,6 +457,7 @@ def test_template_that_does_not_answer_is_killed(start, warm, module, monkeypatc
     assert not is_running(stopped)
 
 
+@pytest.mark.slow
 def test_worker_ends_although_its_template_does_not_answer(start, warm, module):
     stopped = metrics_of(start(module(PLAIN), server=warm))["imported_by"]
     os.kill(stopped, signal.SIGSTOP)
@@ -520,6 +522,7 @@ def test_templates_that_die_repeatedly_make_all_starts_fresh(start, warm, module
     assert "have died" in warm.printed[-1]
 
 
+@pytest.mark.slow
 def test_template_and_attempts_end_if_their_fork_server_is_killed(start, pump, module, tmp_path):
     server = ForkServer()
     server.start()

@@ -68,6 +68,7 @@ def test_array_of_50_mib_is_stored_once_and_loaded_once_for_all_trials(sqlite_st
     check_trusted(load(study.database, "staged").trainable, study.record.uuid, load_keyring())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["yielding", "taking_any", "Summing"])
 def test_objects_reach_a_generator_a_function_with_kwargs_and_the_setup_of_a_class(
     postgres_stage, name

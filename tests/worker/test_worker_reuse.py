@@ -68,6 +68,7 @@ def test_trials_of_a_class_with_reset_config_run_in_one_process(stage):
     assert "reused" in stage.command("show", "staged", "1")
 
 
+@pytest.mark.slow
 def test_two_slots_use_at_most_two_processes(stage):
     stage.create("classes:Reused", num_trials=8)
 

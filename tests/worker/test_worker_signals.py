@@ -20,6 +20,7 @@ OUTAGE_S = 3.0
 CODES = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_worker_with_closed_standard_streams_runs_its_trials(sqlite_stage, closed):
     """The worker opens /dev/null for a closed stream, so no socket gets the stream's number."""
@@ -63,6 +64,7 @@ def test_signalled_worker_releases_its_trial_without_counting_a_failure(sqlite_s
     assert stage.steps() == list(range(1, stage.trial().last_step + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), CODES)
 def test_signal_to_all_processes_of_a_worker_counts_no_failure(sqlite_stage, number, code):
     sqlite_stage.create("obedient:unhurried")
@@ -157,6 +159,7 @@ def test_no_loss_is_counted_if_the_same_signal_ends_child_and_worker(sqlite_stag
     sqlite_stage.expect_released()
 
 
+@pytest.mark.slow
 def test_repeated_sighup_does_not_count_as_a_second_signal(sqlite_stage):
     sqlite_stage.create("obedient:slow")
     worker = sqlite_stage.start()
@@ -171,6 +174,7 @@ def test_repeated_sighup_does_not_count_as_a_second_signal(sqlite_stage):
     assert sqlite_stage.expect_released().checkpoint_step == 1
 
 
+@pytest.mark.slow
 def test_worker_ends_if_the_process_of_study_run_has_died_before_the_worker_was_ready(sqlite_stage):
     sqlite_stage.create("obedient:unhurried")
     dead = subprocess.Popen(["true"])
@@ -230,6 +234,7 @@ def test_worker_prints_that_a_second_signal_kills_its_trials_and_the_signal_kill
     assert worker.exit_code(10.0) == 130
 
 
+@pytest.mark.slow
 def test_signals_that_arrive_together_count_as_one(sqlite_stage):
     """A service manager may signal both the worker's process and the process group."""
     sqlite_stage.create("obedient:unhurried")
@@ -337,6 +342,7 @@ def test_worker_in_an_outage_waits_after_sigterm_for_a_third_of_the_grace_and_sa
     crashable_server.start()
 
 
+@pytest.mark.slow
 def test_idle_worker_prints_one_line_when_an_outage_begins_and_one_when_it_ends(
     crashable_server, crashable_stage
 ):

@@ -81,6 +81,7 @@ def test_failures_of_user_code_are_stored_with_their_attempts(sqlite_stage):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.row("D3")
 def test_results_before_an_error_are_stored_and_a_trial_without_a_result_fails(stage):
     n_results = {

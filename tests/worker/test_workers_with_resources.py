@@ -116,6 +116,7 @@ def test_a_worker_with_a_required_tag_runs_the_study(sqlite_stage):
     assert sqlite_stage.run(tag="a100") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.row("A6")
 def test_worker_leaves_a_trial_that_does_not_fit_and_status_says_so(sqlite_stage):
     study = sqlite_stage.create("sharing:look", num_trials=2, searcher=None)

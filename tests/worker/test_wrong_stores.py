@@ -160,6 +160,7 @@ def test_trial_falls_back_to_the_previous_checkpoint_and_status_says_why(stage, 
     assert says in shown
 
 
+@pytest.mark.slow
 def test_trial_starts_from_scratch_if_both_checkpoints_are_damaged(stage):
     for row in saved_twice(stage, str(stage.store)):
         flip_a_bit(stage, row)
@@ -171,6 +172,7 @@ def test_trial_starts_from_scratch_if_both_checkpoints_are_damaged(stage):
     assert len(stage.events("checkpoint corrupt")) == 2
 
 
+@pytest.mark.slow
 def test_trial_that_begins_from_an_older_checkpoint_is_judged_at_all_later_rungs(stage):
     study = stage.create(
         "obedient:gated",
