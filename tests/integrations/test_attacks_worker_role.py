@@ -156,6 +156,7 @@ def test_worker_does_not_delete_checkpoint_bytes_of_another_study(stage, attack,
 # --- paths
 
 
+@pytest.mark.slow
 def test_rows_with_a_path_as_their_uuid_are_refused(stage, attack):
     study = create(stage, "obedient:gated")
     study.enqueue({})
@@ -174,6 +175,7 @@ def test_rows_with_a_path_as_their_uuid_are_refused(stage, attack):
             )
 
 
+@pytest.mark.slow
 def test_logs_command_does_not_read_a_folder_whose_path_the_attacker_wrote(
     stage, attack, bare_console, tmp_path
 ):
@@ -250,6 +252,7 @@ OPTIONS_WITH_A_COMMAND = {
 }
 
 
+@pytest.mark.slow
 def test_inserted_trials_with_invalid_params_fail_before_they_run(stage, attack):
     create(stage, "loading:commanding", **OPTIONS_WITH_A_COMMAND)
 
@@ -288,6 +291,7 @@ INVALID_CONFIGS = {
 }
 
 
+@pytest.mark.slow
 def test_inserted_trials_with_invalid_configs_fail_before_they_run(stage, attack):
     create(stage, "loading:commanding", **OPTIONS_WITH_A_COMMAND)
 

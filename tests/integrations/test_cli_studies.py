@@ -399,6 +399,7 @@ def test_empty_listing_says_that_there_are_no_studies_workers_or_trials(console,
     assert console("trials", "digits", "--format", "csv").lines[0].startswith("study,number,state")
 
 
+@pytest.mark.slow
 def test_db_commands_upgrade_check_and_downgrade_the_schema(bare_console, empty_storage_url):
     def db(*arguments, code=0):
         return bare_console("db", *arguments, "--storage", empty_storage_url, code=code)

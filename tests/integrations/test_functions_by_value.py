@@ -241,6 +241,7 @@ def test_edited_function_is_sent_again_and_later_trials_run_it(first, database):
     assert arrange.rows(database, "SELECT count(*) FROM event WHERE kind = 'revised'") == [(1,)]
 
 
+@pytest.mark.slow
 def test_unchanged_function_is_not_sent_again(storage_url, database):
     function = scaled_by(2)
     for _ in range(2):
@@ -333,6 +334,7 @@ def test_worker_without_the_key_is_refused_and_the_error_names_the_key_file(
     assert trial_rows(database) == []
 
 
+@pytest.mark.slow
 def test_function_named_by_an_import_path_runs_without_the_key_if_its_module_is_allowed(
     first, second, database
 ):

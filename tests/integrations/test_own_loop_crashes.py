@@ -198,6 +198,7 @@ def test_ask_in_a_stopped_study_waits_for_no_recovery(expired):
     assert expired.ask(timeout=5) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 def test_restored_copy_of_a_killed_loop_is_removed_when_another_loop_restores(
     study, start, load_study, storage_url, tmp_path
@@ -246,6 +247,7 @@ def test_kill_at_any_commit_of_a_save_leaves_a_checkpoint_to_go_on_from(
     assert begun == sorted(begun)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_checkpoint_is_stored_once_although_the_connection_is_cut(
@@ -273,6 +275,7 @@ def test_checkpoint_is_stored_once_although_the_connection_is_cut(
     assert nth > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage_url", ["sqlite"], indirect=True)
 def test_first_and_later_asks_end_at_their_timeout_if_the_database_is_busy(
     study, storage_url, monkeypatch
@@ -565,6 +568,7 @@ def interrupted_after(operation):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage_url", ["postgresql"], indirect=True)
 def test_ask_ends_at_its_timeout_if_the_database_is_away(study, storage_url, load_study):
     with closing(Proxy(storage_url)) as proxy:

@@ -137,6 +137,7 @@ def test_reading_commands_leave_no_file_beside_a_read_only_file(archive, mode):
     assert os.listdir(archive) == ["studies.db"]  # noqa: PTH208  names, not paths
 
 
+@pytest.mark.slow
 def test_writing_commands_are_refused_in_a_read_only_folder(archive):
     make_read_only(archive)
 
@@ -147,12 +148,14 @@ def test_writing_commands_are_refused_in_a_read_only_folder(archive):
         assert "cannot be written: check the rights of file and folder." in error
 
 
+@pytest.mark.slow
 def test_read_only_file_in_a_writable_folder_can_be_read(archive):
     (archive / "studies.db").chmod(0o444)
 
     assert studydb(archive, ("status", "digits")) == []
 
 
+@pytest.mark.slow
 def test_status_in_a_read_only_folder_shows_the_changes_of_a_connected_writer(archive):
     with closing(sqlite3.connect(archive / "studies.db", isolation_level=None)) as writer:
         writer.execute("UPDATE study SET name = 'changed'")

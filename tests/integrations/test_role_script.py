@@ -133,6 +133,7 @@ def test_members_have_the_rights_of_their_roles(lab, psql, create_study, load_st
     assert load_study("digits", storage=as_("Cyd E", lab)).best_value == 0.5
 
 
+@pytest.mark.slow
 def test_new_role_of_a_member_replaces_the_former_role(lab, psql, work):
     psql(lab, script(lab, ("bob", Role.VIEWER)))
     work(lab)
@@ -150,6 +151,7 @@ def test_new_role_of_a_member_replaces_the_former_role(lab, psql, work):
             connection.execute("UPDATE trial SET state = 'ERROR'")
 
 
+@pytest.mark.slow
 def test_script_limits_a_login_to_which_the_viewer_role_was_granted_by_hand(lab, psql):
     psql(lab, script(lab))
     psql(lab, "CREATE ROLE dan LOGIN; GRANT studydb_viewer TO dan;")
@@ -201,6 +203,7 @@ def test_script_shows_a_caller_without_createrole_what_an_administrator_must_run
     work(as_("ann", lab))
 
 
+@pytest.mark.slow
 def test_wide_views_of_one_owner_can_be_replaced_by_another_owner(lab, psql, work, load_study):
     psql(lab, script(lab, *PEOPLE, ("eve", Role.OWNER)))
     work(lab)
@@ -215,6 +218,7 @@ def test_wide_views_of_one_owner_can_be_replaced_by_another_owner(lab, psql, wor
     reader.close()
 
 
+@pytest.mark.slow
 def test_upgrade_by_a_login_with_the_worker_role_is_refused(lab, psql):
     psql(lab, script(lab, *PEOPLE))
     migrate.downgrade(lab, "0001")

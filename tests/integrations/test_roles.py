@@ -376,6 +376,7 @@ READS = [
 ]
 
 
+@pytest.mark.slow
 def test_viewer_can_run_every_reading_command(roles, opened, bare_console, monkeypatch):
     study_with_rows(opened(roles.owner))
     monkeypatch.setenv("STUDYDB_STORAGE", roles.viewer)
@@ -403,6 +404,7 @@ def test_viewer_can_neither_write_nor_lock_rows(roles, opened):
             connection.execute("CREATE TABLE mine (x int)")
 
 
+@pytest.mark.slow
 def test_owner_may_downgrade_and_upgrade_the_schema(roles):
     migrate.downgrade(roles.owner, "base")
     migrate.upgrade(roles.owner)

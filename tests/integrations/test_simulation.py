@@ -49,6 +49,7 @@ def test_simulations_with_the_same_arguments_are_equal(scheduler, kills):
     assert studydb.simulate(scheduler, None, CURVES, **options | {"seed": 6}) != first
 
 
+@pytest.mark.slow
 def test_simulations_with_the_same_model_searcher_are_equal_and_use_each_curve_once():
     searcher = studydb.OptunaSearch("TPESampler", n_startup_trials=4)
     options = {"seed": 1, "num_trials": 16, "max_steps": 120}

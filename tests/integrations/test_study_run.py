@@ -373,6 +373,7 @@ def test_other_workers_complete_the_trials_of_a_killed_worker(create, tmp_path, 
     assert set(rows(study, "SELECT reason FROM v_attempt")) == {("LOST",), ("COMPLETED",)}
 
 
+@pytest.mark.slow
 def test_workers_that_ignore_sigterm_are_killed_together_after_one_timeout(monkeypatch):
     ignoring = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "

@@ -116,6 +116,7 @@ def test_study_continues_with_its_next_draw_after_an_upgrade_from_the_first_revi
     assert rows(database, asked) == [(0,), (1,), (2,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", ["study", "trial", "trainable", "checkpoint", "worker"])
 def test_row_with_an_invalid_uuid_stops_the_upgrade_and_nothing_changes(
     storage_url, database, table
@@ -144,6 +145,7 @@ def dump_of(database):
     return {table: sorted(map(str, rows(database, f"SELECT * FROM {table}"))) for table in found}
 
 
+@pytest.mark.slow
 def test_tables_rebuilt_by_migration_0004_keep_their_rows_and_reuse_no_id(storage_url, database):
     study = fill(database)
     change(database, "DELETE FROM checkpoint")
@@ -429,6 +431,7 @@ def test_upgrade_waits_while_one_transaction_locks_two_tables_in_turn(postgres_u
     assert migrate.current(postgres_url) == revisions.HEAD
 
 
+@pytest.mark.slow
 def test_roles_get_rights_on_new_columns_and_keep_rights_on_views_across_a_downgrade(
     postgres_url,
 ):

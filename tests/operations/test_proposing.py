@@ -302,6 +302,7 @@ def test_asker_makes_a_new_model_after_the_database_was_restored(database, study
     assert sorted(models[1].told) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_lease_is_renewed_during_a_long_fit(database, study, monkeypatch):
     monkeypatch.setattr(proposing, "PROPOSER_LEASE_S", 0.5)
     asker, seen = Asker(database, study), []

@@ -236,6 +236,7 @@ def test_later_report_of_a_batch_sees_the_rung_entry_of_an_earlier_report(databa
 # --- closing and giving up
 
 
+@pytest.mark.slow
 def test_a_hundred_closed_rungs_with_trials_that_a_person_has_paused_hold_up_no_other_rung(
     database,
 ):

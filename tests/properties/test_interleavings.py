@@ -212,6 +212,7 @@ def test_schedule_is_the_same_for_the_same_seed(stage, plan, seed):
     )
 
 
+@pytest.mark.slow
 def test_some_schedules_alternate_between_calls_and_they_differ_by_seed(stage):
     result = [run_concurrently(stage, ("report", "report"), seed).schedule for seed in range(8)]
 

@@ -237,6 +237,7 @@ def test_request_finds_an_older_checkpoint_while_an_attempt_finds_the_newest_cor
         assert NotFound not in result.answers, result  # an older checkpoint is kept
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["save first", "discard ended", "corrupt first", "begin from ended"]

@@ -393,6 +393,7 @@ def is_good(name, statements):
     return re.search(index, plan) is not None and not any(re.search(one, plan) for one in bad)
 
 
+@pytest.mark.slow
 @pytest.mark.row("A4")
 def test_every_frequent_statement_uses_its_index(database, study):
     found = {name: plans(database, call) for name, (call, _) in HOT.items()}

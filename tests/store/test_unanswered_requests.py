@@ -42,6 +42,7 @@ def claim(database, study, request_token):
     arrange.SimulatedWorker(database, study).claim(request_token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [enqueue, read, claim], ids=["pipeline", "reader", "chain"])
 def test_request_without_an_answer_fails_and_can_be_made_again(proxy, database, call):
     study = new_study(database)
@@ -76,6 +77,7 @@ def test_bound_of_a_wait_can_be_shortened_during_the_wait(proxy, opened):
         txn.raw("SELECT pg_sleep(50)")
 
 
+@pytest.mark.slow
 def test_late_answer_is_not_read_as_the_answer_to_the_next_request(proxy, database):
     study = new_study(database)
     proxy.freeze()

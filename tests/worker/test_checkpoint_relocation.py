@@ -21,6 +21,7 @@ def kill_child(worker):
     child.kill()
 
 
+@pytest.mark.slow
 def test_after_a_store_change_attempts_save_to_the_new_store_and_restore_from_both(stage, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     stage.create("obedient:gated", checkpoints="inline:")
@@ -67,6 +68,7 @@ def test_running_attempt_saves_in_the_new_place_after_its_directory_was_moved(st
     assert not first.exists()
 
 
+@pytest.mark.slow
 def test_checkpoint_too_large_for_the_database_is_stored_after_a_change_of_store(postgres_stage):
     postgres_stage.create("obedient:gated", space={"n_steps": 2, "size_bytes": 17 << 20})
     worker = postgres_stage.start()

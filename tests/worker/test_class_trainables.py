@@ -28,6 +28,7 @@ def test_methods_are_called_in_order_until_a_step_says_done(stage, name, saves):
     assert stage.steps() == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_class_whose_step_returns_none_saves_its_last_step(stage):
     stage.create("classes:EndsByNone")
 
@@ -55,6 +56,7 @@ def test_class_whose_worker_is_killed_goes_on_from_its_checkpoint(stage, name):
     assert stage.steps() == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_class_killed_after_step_returned_none_is_restored_at_its_last_step_and_completed(
     stage,
 ):
@@ -116,6 +118,7 @@ def test_class_saves_when_its_worker_is_signalled(stage):
     assert stage.steps() == list(range(1, 10))
 
 
+@pytest.mark.slow
 def test_stop_rule_ends_a_class_after_a_last_checkpoint(stage):
     stage.create("classes:InFiles", space={"steps": 9}, stop=["training_iteration>=5"])
 

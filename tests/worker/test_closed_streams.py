@@ -11,6 +11,7 @@ from fleet.server_script import BEGIN
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["0<&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
 @pytest.mark.parametrize("first", ["server", "pump"])
 def test_fork_server_starts_children_in_a_program_with_closed_streams(tmp_path, closed, first):

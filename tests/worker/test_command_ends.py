@@ -174,6 +174,7 @@ def test_command_that_ignores_sigterm_is_killed_after_the_grace(stage, script, c
     stage.expect_released()
 
 
+@pytest.mark.slow
 def test_command_whose_report_was_refused_is_killed_after_the_grace(stage, script, create):
     create(script("trap '' TERM; echo '[studydb] wrong'; while :; do sleep 0.1; done"))
 

@@ -124,6 +124,7 @@ def test_report_outside_a_trial_ends_with_1_and_says_why(here):
     assert "for commands that a worker runs" in ran.stderr
 
 
+@pytest.mark.slow
 def test_killed_command_goes_on_from_its_checkpoint(stage, script, create):
     create(
         script(
@@ -422,6 +423,7 @@ def test_worker_whose_script_has_windows_line_ends_gives_the_trial_back_and_says
     stage.expect_released()
 
 
+@pytest.mark.slow
 def test_lines_of_the_report_file_are_results(stage, script, create, here):
     (here / "out-0.jsonl").write_text('{"error": 7}\n')  # left by an earlier run
     line = 'echo "{\\"error\\": $step}" >> out-0.jsonl'

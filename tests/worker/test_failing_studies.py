@@ -84,6 +84,7 @@ def test_study_run_raises_study_failed_if_the_study_pauses_itself_or_has_done_so
     assert "failed: ValueError: the learning rate is cursed" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_study_with_guard_false_runs_all_trials_and_fails_if_none_completes(stage):
     study = stage.create("misbehaving:raises", num_trials=7, guard=False)
 
@@ -112,6 +113,7 @@ def test_worker_ends_with_an_error_if_its_first_trials_fail_but_other_workers_su
     assert study.status == "RUNNING"
 
 
+@pytest.mark.slow
 def test_worker_goes_on_after_failures_if_its_first_trial_has_completed(stage):
     study = stage.create("misbehaving:raises_unless_first", num_trials=8)
 

@@ -74,6 +74,7 @@ def expect_preempted(stage: Stage, number: int) -> None:
     assert [one.reason for one in stage.attempts(number)] == ["PREEMPTED"]
 
 
+@pytest.mark.slow
 def test_worker_without_free_descriptors_releases_the_trial_and_names_the_limit(sqlite_stage):
     stage = sqlite_stage
     stage.create("obedient:gated", num_trials=3)
@@ -90,6 +91,7 @@ def test_worker_without_free_descriptors_releases_the_trial_and_names_the_limit(
     expect_preempted(stage, 1)
 
 
+@pytest.mark.slow
 def test_worker_without_a_scratch_directory_releases_the_trial(sqlite_stage, tmp_path, monkeypatch):
     (tmp_path / "scratch").mkdir()
     sqlite_stage.create("obedient:gated", num_trials=3)

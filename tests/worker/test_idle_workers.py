@@ -245,6 +245,7 @@ def test_idle_slots_end_at_once_when_their_worker_stops_although_a_slot_still_lo
     assert took_s < 0.5
 
 
+@pytest.mark.slow
 def test_only_one_of_the_idle_slots_of_a_worker_keeps_looking_at_the_study(
     database, tmp_path, monkeypatch
 ):

@@ -229,6 +229,7 @@ def test_stop_rule_for_a_missing_metric_warns_once_and_the_trials_go_on(sqlite_s
     assert "stop rule not compared" in stage.command("status", "staged")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("retry", "state", "n_attempts"),
     [

@@ -163,6 +163,7 @@ def test_clone_of_a_study_has_the_same_resource_function(sqlite_stage):
     clone.close()
 
 
+@pytest.mark.slow
 @pytest.mark.row("B4")
 def test_enqueued_trial_has_the_resources_of_the_function_or_those_given_to_enqueue(stage):
     study = create(stage, num_trials=20)

@@ -208,6 +208,7 @@ def test_worker_ends_if_a_rule_has_failed_and_no_trial_is_left(sqlite_stage):
         study.run()
 
 
+@pytest.mark.slow
 def test_module_that_is_corrected_is_imported_again_after_the_resumption(sqlite_stage, tmp_path):
     stage, folder = sqlite_stage, tmp_path / "code"
     folder.mkdir()
@@ -398,6 +399,7 @@ def test_rule_that_was_changed_in_the_database_is_not_run(sqlite_stage, change, 
     assert "Traceback" not in worker.output()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ['{"limit": 9}', '{"limit": 3, "folder": "/"}'])
 def test_study_is_refused_if_its_row_has_other_options_than_the_signed_rule(sqlite_stage, options):
     """The study's row has the rule's options; the table `trainable` has a signed copy of them."""
@@ -411,6 +413,7 @@ def test_study_is_refused_if_its_row_has_other_options_than_the_signed_rule(sqli
     assert "but not its code. studydb never writes a study like this" in worker.output()
 
 
+@pytest.mark.slow
 def test_signed_rule_does_not_run_as_the_trainable(sqlite_stage):
     """The signature of a rule's code does not cover the same code in another role."""
     create(sqlite_stage, "stopping:WithoutBase(step=1)")
@@ -491,6 +494,7 @@ def study_of_an_own_loop(storage, stop):
     )
 
 
+@pytest.mark.slow
 def test_own_loop_asks_rules_in_a_child(storage_url, tmp_path):
     study = study_of_an_own_loop(storage_url, f"stopping:TooSlow(limit=2, folder='{tmp_path}')")
 

@@ -241,6 +241,7 @@ def test_object_and_text_name_the_same_scheduler(sqlite_stage):
     assert re.search(r"^scheduler +scheduling:Cup\(max_t=9, ", shown, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_command_creates_a_study_with_a_scheduler_of_the_user(sqlite_stage, monkeypatch):
     monkeypatch.chdir(TRAINABLES)
     options = ["--trainable", "scheduling:curve", "--metric", "loss", "--mode", "min"]

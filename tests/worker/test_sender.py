@@ -284,6 +284,7 @@ def test_credentials_that_the_users_code_has_set_reach_the_sender(remote, s3_ser
     assert [saved.step for saved in saved_by(messages)] == [1]
 
 
+@pytest.mark.slow
 def test_thread_sends_the_checkpoint_if_no_sender_can_be_started(remote, s3_server):
     def train(config, trial):
         checkpoint_saves.LARGE_BYTES = 1

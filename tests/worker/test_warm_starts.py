@@ -551,6 +551,7 @@ def test_template_and_attempts_end_if_their_fork_server_is_killed(start, pump, m
 # worker processes
 
 
+@pytest.mark.slow
 def test_first_warm_attempt_is_started_again_fresh_if_killed_before_its_first_report(stage):
     stage.create("warmth:dies_in_a_fork", num_trials=2)
 

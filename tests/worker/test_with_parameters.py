@@ -128,6 +128,7 @@ def test_try_gives_the_objects_to_the_function(sqlite_stage):
     assert "loss 9.25" in sqlite_stage.command("try", "staged")
 
 
+@pytest.mark.slow
 def test_data_larger_than_the_database_takes_is_refused_and_no_study_is_made(postgres_stage):
     given = with_parameters(bound.summing, data=np.zeros(3 << 20))
 

@@ -68,6 +68,7 @@ def expect_no_database_code(modules):
     assert not [name for name in modules if re.match(r"studydb\.(db|store|operations)", name)]
 
 
+@pytest.mark.slow
 def test_no_process_outlives_its_worker(stage):
     stage.create("misbehaving:leaves_processes", num_trials=2)
 

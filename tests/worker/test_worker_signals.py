@@ -79,6 +79,7 @@ def test_signal_to_all_processes_of_a_worker_counts_no_failure(sqlite_stage, num
     assert sqlite_stage.expect_released().checkpoint_step > 0
 
 
+@pytest.mark.slow
 def test_no_failure_is_counted_if_the_signal_to_the_worker_ends_a_process_that_the_trial_needs(
     sqlite_stage,
 ):
@@ -146,6 +147,7 @@ def text_of(path):
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.slow
 def test_no_loss_is_counted_if_the_same_signal_ends_child_and_worker(sqlite_stage):
     sqlite_stage.create("obedient:resets_signal_handlers")
     worker = sqlite_stage.start()

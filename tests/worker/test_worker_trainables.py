@@ -61,6 +61,7 @@ def create_with_trial_for_each(stage, names, **options):
     return {name: study.enqueue({"function": name}) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.row("A19", "B12")
 def test_failures_of_user_code_are_stored_with_their_attempts(sqlite_stage):
     numbers = create_with_trial_for_each(
@@ -114,6 +115,7 @@ def test_value_returned_without_reports_is_the_result_of_step_1(sqlite_stage):
         assert (trial.last_step, trial.last_value) == (1, 0.25)
 
 
+@pytest.mark.slow
 def test_trial_completes_after_100_mb_of_output_and_its_log_files_stay_within_12_mib(sqlite_stage):
     sqlite_stage.create("misbehaving:floods")
 
@@ -165,6 +167,7 @@ def test_failed_trial_waits_before_its_next_attempt(sqlite_stage):
     assert (second.started_at - first.ended_at).total_seconds() >= 1.0
 
 
+@pytest.mark.slow
 def test_error_about_a_missing_function_names_the_file(sqlite_stage):
     project = sqlite_stage.folder / "project"
     shutil.copytree(TRAINABLES, project)

@@ -72,6 +72,7 @@ def test_wrong_report_fails_its_trial_and_loses_no_result(stage):
         assert '[studydb] {"error": 0.5}' in shown  # the last lines of the output
 
 
+@pytest.mark.slow
 def test_checkpoint_that_does_not_exist_is_refused_and_the_trial_goes_on(stage):
     (stage.folder / "train.py").write_text(
         "import pathlib, studydb\n"
@@ -115,6 +116,7 @@ def test_unsigned_command_is_not_run_and_its_trial_waits(stage):
     stage.expect_released()
 
 
+@pytest.mark.slow
 def test_class_given_by_its_import_path_fails_its_trial_if_it_has_no_method_step(stage):
     stage.create("classes:Stepless")
 

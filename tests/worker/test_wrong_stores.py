@@ -129,6 +129,7 @@ def raise_the_step(stage, row):
     change(stage.study.database, f"UPDATE checkpoint SET step = 99 WHERE id = {row.id}")
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("damage", "says"),
