@@ -246,7 +246,6 @@ def test_grandchildren_end_when_the_child_that_started_them_ends(start, end):
     eventually(lambda: not is_running(outside), timeout_s=5)
 
 
-@pytest.mark.slow
 def test_daemon_of_a_trial_lives_until_the_trial_ends(start):
     def with_daemon(config):
         subprocess.run(["sh", "-c", "setsid sleep 60 & echo $!"], check=True)
