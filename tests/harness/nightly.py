@@ -2,10 +2,10 @@
 Chooses the tests that a run leaves out. The suite is then short enough to run after each change.
 
 Three markers leave tests out, and so does the module `turns`. `slow` leaves out a test of some
-seconds, unless `scripts/check` runs, or the run names only files, or asks for the marker. `nightly` leaves out a
-test that takes long; a test of the default suite tests the same promise in less time, or in fewer
-situations. `sampled(n)` leaves out most cases of an exhaustive test: of the cases that `turns`
-keeps for a database, one in `n` runs, and at least one.
+seconds, unless `scripts/check` runs, or the run names only files, or asks for the marker.
+`nightly` leaves out a test that takes long; a test of the default suite tests the same promise in
+less time, or in fewer situations. `sampled(n)` leaves out most cases of an exhaustive test: of the
+cases that `turns` keeps for a database, one in `n` runs, and at least one.
 """
 
 import os
